@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from supervise._settings import Setting
-    from supervise.cli.options.gang_file import GangFile, Hosts, Part
+    from supervise.cli.options.gang_file import GangFile
+    from supervise.cli.options.parts import Hosts, Part
     from supervise.logs import Std
     from supervise.restarts import RestartPolicy
     from supervise.watchdog import Watchdog
@@ -195,7 +196,7 @@ def parts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> tuple[P
     Raises:
         SystemExit: With code 2 after an error message.
     """
-    from supervise.cli.options.gang_file import Part, of_each_role
+    from supervise.cli.options.parts import Part, of_each_role
 
     _check(parser, found)
     env = _environment(parser, found)
@@ -469,7 +470,7 @@ def hosts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
     Raises:
         SystemExit: With code 2 after an error message.
     """
-    from supervise.cli.options.gang_file import Hosts
+    from supervise.cli.options.parts import Hosts
 
     if found.engine == "ray":
         return _of_engine(parser, found)
@@ -493,7 +494,7 @@ def hosts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
 
 def _of_engine(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
     """Return one host: with an engine, this process supervises the ranks of all hosts."""
-    from supervise.cli.options.gang_file import Hosts
+    from supervise.cli.options.parts import Hosts
 
     for name, value in (
         ("--node-rank", found.node_rank),

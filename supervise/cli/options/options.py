@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from signal import Signals
 
-    from supervise.cli.options.gang_file import Hosts, Part
     from supervise.cli.options.groups import OutputOptions
+    from supervise.cli.options.parts import Hosts, Part
     from supervise.restarts import RestartPolicy, Strategy
     from supervise.watchdog import Watchdog
 
