@@ -131,14 +131,14 @@ class _OfTwin:
 def __init__(self: Any, /, *values: Any, **named: Any) -> None:  # noqa: N807 - a method of every record
     plan = self.__record__
     given = {**dict(zip(plan.positional, values, strict=False)), **named} if values else named
-    if len(given) != len(values) + len(named) or not plan.required <= given.keys() <= plan.known:
+    if not plan.required <= given.keys() <= plan.known or (values and len(given) != len(values) + len(named)):
         plan.twin()(*values, **named)  # raises the usual TypeError
     own = self.__dict__
-    own.update(plan.defaults)
-    own.update(given)
-    for name, make in plan.makers.items():
+    own |= plan.defaults
+    own |= given
+    for name in plan.makers:
         if name not in given:
-            own[name] = make()
+            own[name] = plan.makers[name]()
     if plan.begins:
         self.__post_init__()
 

@@ -195,7 +195,7 @@ _SHELL = "/bin/sh"
 _ENV = "/usr/bin/env"
 _NICE = "/usr/bin/nice"
 _FORMATS = "/proc/sys/fs/binfmt_misc"
-_ODD = re.compile(
+_ODD = (
     rb"(?![A-Za-z_][A-Za-z0-9_]*\Z)|BASH|COMP_|EPOCH"
     rb"|(?:E?UID|HISTCMD|IFS|LINENO|OPT(?:ARG|ERR|IND)|POSIXLY_CORRECT|PPID|PS[124]|S?RANDOM|SECONDS|SHELLOPTS|TMOUT"
     rb"|SUPERVISE_GATE)\Z"
@@ -267,7 +267,7 @@ def becoming(
 
 def _is_odd(name: bytes) -> bool:
     of_bash = name in {b"_", b"LC_ALL"} and _is("bash", _SHELL)  # bash sets `_`, and warns about an unknown locale
-    return of_bash or _ODD.match(name) is not None
+    return of_bash or re.match(_ODD, name) is not None
 
 
 def _env(program: str, odd: Mapping[bytes, bytes], kept: Mapping[bytes, bytes]) -> list[str]:
