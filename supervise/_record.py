@@ -9,7 +9,7 @@ the code of their constructor.
 from __future__ import annotations
 
 import typing
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from operator import attrgetter, itemgetter
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, dataclass_transform, overload
@@ -98,6 +98,7 @@ class _Plan:
         self.key = attrgetter(*[name for name, each in options if each.get("compare", True)])
         self.begins = getattr(cls, "__post_init__", None) is not None
 
+    @cached_property
     def twin(self) -> Any:
         """Return the class that `dataclasses` makes of the same fields."""
         import dataclasses
@@ -118,21 +119,19 @@ class _OfTwin:
         """Return the attribute."""
         plan = owner.__record__
         if self._name != "__signature__":
-            value = getattr(plan.twin(), self._name)
-            setattr(plan.cls, self._name, value)
-            return value
+            return getattr(plan.twin, self._name)
         if plan.cls is not owner:  # a subclass may have another constructor
             raise AttributeError(self._name)
         import inspect
 
-        return inspect.signature(plan.twin())
+        return inspect.signature(plan.twin)
 
 
 def __init__(self: Any, /, *values: Any, **named: Any) -> None:  # noqa: N807 - a method of every record
     plan = self.__record__
     given = {**dict(zip(plan.positional, values, strict=False)), **named} if values else named
     if not plan.required <= given.keys() <= plan.known or (values and len(given) != len(values) + len(named)):
-        plan.twin()(*values, **named)  # raises the usual TypeError
+        plan.twin(*values, **named)  # raises the usual TypeError
     own = self.__dict__
     own |= plan.defaults
     own |= given
