@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import pykka
 
 from supervise._gang.attempt import Attempt
-from supervise._gang.spec import GangSpec, RankSpec
+from supervise._gang.rank_spec import RankSpec
+from supervise._gang.spec import GangSpec
 from supervise._gang.supervisor import Supervisor
 from supervise._process.exits.leader import Exit
 from supervise._process.launch.fork_server import ServerStatus

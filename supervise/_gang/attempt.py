@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from supervise._gang import later_modules, validation
 from supervise._gang.notify_protocol import new_address, variables, without_host_variables
-from supervise._gang.spec import GangSettings, GangSpec, naming
+from supervise._gang.rank_spec import naming
+from supervise._gang.spec import GangSettings, GangSpec
 from supervise._gang.validation import argv_of
 from supervise._logs.files import make_ready, move_aside
 from supervise._printable import as_prefix
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from typing import TextIO
 
-    from supervise._gang.spec import RankSpec
+    from supervise._gang.rank_spec import RankSpec
     from supervise._logs.screen import Screen
     from supervise._logs.sinks import Sink
     from supervise._process.containment.escapees import Contained

@@ -12,7 +12,7 @@ from supervise._record import record
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from supervise._gang.spec import RankSpec
+    from supervise._gang.rank_spec import RankSpec
 
 _LOOPBACK = "127.0.0.1"
 _MAX_TRIES = 100

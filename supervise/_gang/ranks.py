@@ -14,7 +14,7 @@ from supervise._core.steps import TailsStarted
 from supervise._files import no_room
 from supervise._gang import orders
 from supervise._gang.describe import LogFailed, LogTrimmed
-from supervise._gang.spec import held_by_rank
+from supervise._gang.rank_spec import held_by_rank
 from supervise._gang.worker import Worker, recorded_ns
 from supervise._logs.files import make_ready, size_of
 from supervise._process.exits.slots import ExitSlots

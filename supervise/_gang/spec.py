@@ -1,30 +1,27 @@
-"""The settings of a gang and of its roles, as one record. All code below the public calls takes the whole record."""
+"""The settings of a gang, as one record. All code below the public calls takes the whole record."""
 
 from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Required, TextIO, TypedDict
+from typing import TYPE_CHECKING, Any, Required, TextIO, TypedDict
 
-from supervise._gang.notify_protocol import HELD_BY_RANK, without_host_variables
-from supervise._process.launch import limits
-from supervise._record import NamedTuple
-from supervise._settings import GANG, WORDS
-from supervise.errors import SpecError
+from supervise._gang.notify_protocol import without_host_variables
+from supervise._settings import GANG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from signal import Signals
     from typing import NoReturn
 
     from supervise._gang.inherited import Inherited
+    from supervise._gang.rank_spec import RankSpec
     from supervise._gang.rank_variables import Master
     from supervise._logs.screen import Screen
     from supervise._process.launch.function import Pickled
     from supervise._process.launch.program import Stdin
     from supervise._process.launch.settings import Plain
-    from supervise._settings import Containment, KillMode, Readiness, RestartKind, StartMethod, StdinOfRole, Strategy
+    from supervise._settings import Containment, KillMode, Readiness, StartMethod, Strategy
     from supervise.events import Sink
     from supervise.logs import LogsSpecs
     from supervise.restarts import RestartPolicy
@@ -289,88 +286,3 @@ class GangSpec:
         """Return the role and the role rank as the beginning of an error, such as ``trainer 1: ``; "" without roles."""
         part = self.of(local_rank)
         return f"{part.name} {part.role_rank(local_rank)}: " if part.name else ""
-
-
-# The settings of one role. A gang without roles has one role, whose name is empty
-
-
-class RankSpec(NamedTuple):
-    """The settings that the ranks of one role share.
-
-    A gang without roles has one such record, whose name is empty.
-    """
-
-    entrypoint: Callable[..., Any] | str
-    ranks: range
-    """The local ranks of the role."""
-    start_method: StartMethod | None = "spawn"
-    """The start method; None for programs."""
-    cwd: str | None = None
-    listen: Sequence[str] = ()
-    name: str = ""
-    ready: tuple[str, ...] = ()
-    """The conditions of readiness, in addition to a running process."""
-    ready_timeout_s: float = GANG["ready_timeout_s"].default
-    alive: str | None = None
-    """The probe that a rank must answer from its readiness on."""
-    alive_interval_s: float = GANG["alive_interval_s"].default
-    alive_timeout_s: float = GANG["alive_timeout_s"].default
-    alive_failures: int = GANG["alive_failures"].default
-    restart: RestartKind | None = None
-    """The restart kind; None for that of the policy."""
-    service: bool = False
-    stdin: StdinOfRole = "null"
-    kill_mode: KillMode = "group"
-    needs: tuple[str, ...] | None = None
-    """The names of roles that must be ready first."""
-    grace: float = GANG["grace"].default
-    stop_signal: Signals = GANG["stop_signal"].default
-    reload_signal: Signals | None = None
-
-    @property
-    def kind(self) -> Literal["function", "binary"]:
-        """Whether the ranks run a function or a program, in PyTorch's terms."""
-        return "binary" if isinstance(self.entrypoint, str) else "function"
-
-    @property
-    def probes(self) -> tuple[str, ...]:
-        """The probes of each rank."""
-        return (*(each for each in self.ready if each not in WORDS), *([self.alive] if self.alive is not None else []))
-
-    @property
-    def travels(self) -> bool:
-        """Whether the call of each rank is pickled."""
-        return self.kind == "function" and self.start_method in ("spawn", "forkserver")
-
-    @property
-    def what(self) -> str:
-        """The program, or the name of the function."""
-        entrypoint = self.entrypoint
-        return entrypoint if isinstance(entrypoint, str) else getattr(entrypoint, "__qualname__", repr(entrypoint))
-
-    def role_rank(self, local_rank: int) -> int:
-        """Return the number of a rank within this role."""
-        return local_rank - self.ranks.start
-
-
-@contextmanager
-def naming(role: str) -> Iterator[None]:
-    """Add the name of the role to a `SpecError` of the block, in which rank numbers are role ranks.
-
-    "" changes nothing.
-    """
-    try:
-        yield
-    except SpecError as error:
-        if not role:
-            raise
-        raise SpecError(f"role {role!r}: {error}") from error.__cause__
-
-
-def held_by_rank(parts: Sequence[RankSpec], *, sockets: bool, holds: bool) -> int:
-    """Return the number of descriptors that the host holds for each running rank.
-
-    It is rounded up if the roles differ.
-    """
-    held = sum(len(part.ranks) * limits.held_by_rank(part.start_method) for part in parts)
-    return HELD_BY_RANK * sockets + holds + -(-held // max(1, sum(len(part.ranks) for part in parts)))

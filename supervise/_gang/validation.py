@@ -10,7 +10,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from supervise._gang.notify_protocol import SOCKET
-from supervise._gang.spec import INTERNAL, RankSpec, held_by_rank, naming
+from supervise._gang.rank_spec import RankSpec, held_by_rank, naming
+from supervise._gang.spec import INTERNAL
 from supervise._process.launch import dispositions, limits
 from supervise._settings import GANG, conditions, of_roles, shown
 from supervise.errors import SpecError
