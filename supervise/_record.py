@@ -51,10 +51,15 @@ def record(cls: Any = None, *, kw_only: bool = True, frozen: bool = True, eq: bo
     if cls is None:
         return partial(record, kw_only=kw_only, frozen=frozen, eq=eq)
     cls.__record__ = plan = _Plan(cls, kw_only=kw_only, frozen=frozen)
-    space = {"__init__": __init__, "__repr__": __repr__, "__replace__": replace, "__match_args__": plan.positional}
-    space |= {"__setattr__": _refuse, "__delattr__": _refuse} if frozen else {}
-    space |= {"__eq__": __eq__, "__hash__": __hash__ if frozen else None} if eq else {}
-    space |= {name: _OfTwin(name) for name in ("__dataclass_fields__", "__dataclass_params__", "__signature__")}
+    space = {
+        "__init__": __init__,
+        "__repr__": __repr__,
+        "__replace__": replace,
+        "__match_args__": plan.positional,
+        **({"__setattr__": _refuse, "__delattr__": _refuse} if frozen else {}),
+        **({"__eq__": __eq__, "__hash__": __hash__ if frozen else None} if eq else {}),
+        **{name: _OfTwin(name) for name in ("__dataclass_fields__", "__dataclass_params__", "__signature__")},
+    }
     for name, value in space.items():
         if name not in vars(cls):
             setattr(cls, name, value)
@@ -84,8 +89,6 @@ class _Plan:
             if isinstance(value, _Field):
                 self.options[name] = value.options
                 delattr(cls, name)
-                if "default" in value.options:
-                    setattr(cls, name, value.options["default"])
             else:
                 self.options[name] = {} if value is self else {"default": value}
         options = self.options.items()
