@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from supervise._record import field, record
 
 __all__ = ["LogsDest"]
 
 
-@dataclass
+@record(kw_only=False, frozen=False)
 class LogsDest:
     """The paths of one attempt. Every mapping is local rank to path; ``""`` means that the stream is not redirected."""
 

@@ -6,10 +6,9 @@ Every mapping is keyed by local rank, a number in ``range(nprocs)``. Times are n
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
-from supervise._record import record
+from supervise._record import field, record
 
 if TYPE_CHECKING:
     from signal import Signals

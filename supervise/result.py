@@ -7,11 +7,10 @@ from __future__ import annotations
 import os
 import stat
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from supervise._files import is_mark, read_regular
-from supervise._record import NamedTuple, record
+from supervise._record import NamedTuple, field, record
 
 if TYPE_CHECKING:
     from typing import Self
@@ -135,7 +134,7 @@ def _seconds(value: Any) -> int:
         raise ValueError(f"'timestamp' is not a number: {value!r:.80}") from None
 
 
-@dataclass
+@record(kw_only=False, frozen=False)
 class ProcessFailure:
     """The failure of one rank, with the content of its error file. That content never causes an exception.
 
@@ -312,7 +311,7 @@ class RankRestart:
     """Whether this end caused the restart, and the restart counts toward the limit."""
 
 
-@dataclass
+@record(kw_only=False, frozen=False)
 class RunProcsResult:
     """The result of a gang. Every mapping is keyed by local rank.
 

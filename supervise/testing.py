@@ -17,7 +17,6 @@ import itertools
 import os
 import signal
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import pykka
@@ -29,6 +28,7 @@ from supervise._gang.supervisor import Supervisor
 from supervise._process.exits.leader import Exit
 from supervise._process.launch.fork_server import ServerStatus
 from supervise._process.launch.program import Launched
+from supervise._record import record
 from supervise._settings import GANG, GRACE_S
 from supervise.destinations import LogsDest
 from supervise.errors import SuperviseError
@@ -264,7 +264,7 @@ class FakeLauncher:
         return self.process
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=False, eq=False)
 class _Promise(Launched):
     """A pending launch. Its status becomes readable when the launch is released."""
 

@@ -63,7 +63,7 @@ PLACES = {
     "post to a loop": "supervise._runtime.loop:Loop.post",
     "return of the descriptors of a loop": "supervise._runtime.loop:Loop._give_back",
     "binding of an inbox": "supervise._runtime.actor:Inbox.bind",
-    "note for the end of the interpreter": "supervise._gang.shutdown_at_exit:remember",
+    "note for the end of the interpreter": "supervise._gang.shutdown:remember",
     "run of a gang on a thread of its own": "supervise._api.context:run_gang",
     "start of a gang's actor": "supervise:Supervisor.start_attempt",
     "check of open files": "supervise._process.launch.limits:check_open_files",
@@ -136,9 +136,9 @@ def expire(runner: Any, timer: str) -> None:
 
 def end_of_the_interpreter() -> None:
     """Close all gangs as at the exit of the interpreter."""
-    from supervise._gang import shutdown_at_exit
+    from supervise._gang import shutdown
 
-    shutdown_at_exit._close_all()
+    shutdown._close_all()
 
 
 @pytest.fixture

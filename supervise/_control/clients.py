@@ -22,6 +22,7 @@ import pykka
 from supervise import messages as say
 from supervise._control.protocol import MOST_LINE_BYTES, Refusal, StopAsked, answer_line, error_line, parse, peer, shown
 from supervise._printable import printable
+from supervise._record import as_dict
 from supervise._settings import check_seconds
 from supervise.errors import SpecError
 from supervise.recording import text_of
@@ -286,7 +287,6 @@ def refusal_of(error: BaseException) -> Refusal:
 
 
 def _status(status: say.GangStatus) -> dict[str, Any]:
-    fields = say.RankStatus.__dataclass_fields__
     return {
         "pid": os.getpid(),
         "phase": status.phase,
@@ -294,7 +294,7 @@ def _status(status: say.GangStatus) -> dict[str, Any]:
         "running": sorted(status.running),
         "leftovers": sorted(status.leftovers),
         "waiters": status.waiters,
-        "ranks": {rank: {name: getattr(row, name) for name in fields} for rank, row in sorted(status.ranks.items())},
+        "ranks": {rank: as_dict(row) for rank, row in sorted(status.ranks.items())},
     }
 
 

@@ -5,12 +5,12 @@ The cost of an event does not depend on the number of ranks, unless the event co
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from supervise import messages as say
 from supervise._core import batches, requests, steps, stopping, strategy
 from supervise._core.verdict import judge
+from supervise._record import replace
 from supervise.recording import text_of
 
 if TYPE_CHECKING:

@@ -436,10 +436,9 @@ class Gang:
 
     def move(self, local_rank: int, state: RankState) -> None:
         """Change the state of a rank."""
-        self.starting.discard(local_rank)
-        self.running.discard(local_rank)
-        self.unready.discard(local_rank)
-        self.held.discard(local_rank)
+        for members in (self.starting, self.running, self.unready, self.held):
+            if local_rank in members:
+                members.remove(local_rank)
         if state == "starting":
             self.starting.add(local_rank)
         elif state == "running":

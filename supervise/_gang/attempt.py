@@ -6,7 +6,6 @@ import itertools
 import os
 import sys
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -22,7 +21,7 @@ from supervise._process.launch import limits
 from supervise._process.launch.environment import ProgramEnvironment, SharedEnvironment
 from supervise._process.launch.program import LaunchSpec, ProgramLauncher, Streams
 from supervise._process.lifeline import Lifeline
-from supervise._record import NamedTuple
+from supervise._record import NamedTuple, field, record
 from supervise._settings import shown
 from supervise.destinations import LogsDest
 from supervise.errors import SpecError, SuperviseError
@@ -89,7 +88,7 @@ class Source(NamedTuple):
     """Whether the beginning of a line is shown soon, for a person who answers it on a terminal."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=False, eq=False)
 class TailSpec:
     """One destination and the files that it shows."""
 
@@ -204,7 +203,7 @@ _KEPT_LIVES = 8
 """Limit on the lives whose paths are kept, so that endless restarts of a rank do not use more and more memory."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=False, eq=False)
 class Attempt:
     """One attempt of a gang that is ready to be started. Every mapping is keyed by local rank."""
 

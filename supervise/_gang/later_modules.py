@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from supervise._gang.spec import GangSpec
 
-_ALWAYS = ("supervise._gang.runner", "supervise._gang.shutdown", "json")
+_ALWAYS = ("supervise._gang.runner", "json")
 """Modules of every gang. json reads the error files of ranks."""
 _WITHOUT_PIDFDS = ("supervise._process.exits.thread",)
 _FUNCTIONS = ("mmap", "ast", "tokenize", "traceback", "unicodedata", "multiprocessing.util")

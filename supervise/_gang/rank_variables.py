@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from supervise._record import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ _LOOPBACK = "127.0.0.1"
 _MAX_TRIES = 100
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@record(kw_only=False, frozen=False, eq=False)
 class Master:
     """The address at which rank 0 listens."""
 

@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections import deque
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,12 +18,13 @@ from supervise._core.model import Gang
 from supervise._core.steps import TimerExpired
 from supervise._core.strategy import role_of
 from supervise._core.verdict import judge
-from supervise._gang import orders, shutdown_at_exit
+from supervise._gang import orders, shutdown
 from supervise._gang.describe import EventEmitter, Signaled, build_result, rank_end, start_error
 from supervise._gang.ranks import RankActors
 from supervise._gang.shutdown import CrashShutdown, shut_down_without_loop
 from supervise._gang.sweep import Sweep
 from supervise._process.exits import oom
+from supervise._record import replace
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import with_jitter
 from supervise.errors import SpawnError, SuperviseError, SupervisorCrashed, UnkillableError
@@ -375,7 +375,7 @@ class GangRunner:
         bound_s = self.gang.grace_s if timeout_s is None else timeout_s
         order: steps.StopOrder = "each" if timeout_s is None else "whole"
         sig = death_sig or self.gang.stop_signal
-        if sig == signal.SIGKILL or shutdown_at_exit.is_exiting():
+        if sig == signal.SIGKILL or shutdown.is_exiting():
             order = ""
         self.attempt.spec.close_inherited(stdin=False)  # so that a connection is refused once the ranks accept none
         self.step(steps.CloseAsked(death_sig=sig, timeout_s=bound_s, order=order))

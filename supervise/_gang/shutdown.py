@@ -1,16 +1,32 @@
-"""The shutdown of a gang after a crash of one of its handlers: kill, reap, then report."""
+"""The shutdown of gangs that no caller closes.
+
+After a crash of a handler: kill, reap, then report. At the interpreter's exit: close the gangs that are alive. In a
+forked child: remove them.
+"""
 
 from __future__ import annotations
 
+import atexit
 import logging
 import signal
+import sys
+import threading
 import time
-from typing import TYPE_CHECKING
+from _thread import RLock
+from typing import TYPE_CHECKING, Any
+
+import pykka
 
 from supervise._gang.sweep import Sweep
+from supervise._runtime import fork_hooks
+from supervise._runtime.future import MUST_NOT_BLOCK
+from supervise._runtime.wakeup import remaining
+from supervise.messages import Close
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from pykka import ActorRef
 
     from supervise._core import steps
     from supervise._process.containment.escapees import Contained
@@ -127,3 +143,112 @@ def _kill_escaped(contained: Contained) -> bool:
         escaped.send(signal.SIGKILL)
         escaped.close()
     return in_motion or bool(found)
+
+
+# The shutdown at the interpreter's exit
+
+
+_EXIT_GRACE_S = 5.0
+"""Upper limit on a gang's grace at the interpreter's exit."""
+
+_supervisors: dict[str, tuple[ActorRef[Any], float]] = {}
+"""Urn to two values: the Supervisor, and the grace of its ranks at the exit, in seconds."""
+
+
+_exiting = False
+_first: list[Callable[[], object]] = []
+"""Functions to call at the exit, before any gang is closed."""
+
+
+def before_closing(act: Callable[[], object]) -> None:
+    """Let the exit of the interpreter call `act` once, before the gangs are closed. Idempotent."""
+    if act not in _first:
+        _first.append(act)
+
+
+_hooked = _precedes_multiprocessing = False
+_last: list[Callable[[], object]] = []
+"""Functions to call at the exit, after the gangs are closed."""
+
+
+def remember(ref: ActorRef[Any], grace_s: float) -> None:
+    """Let the exit of the interpreter close the gang of `ref`, before it calls what was registered until now."""
+    global _hooked, _precedes_multiprocessing  # noqa: PLW0603 - of the process
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
+    _precedes_multiprocessing = "multiprocessing.util" in sys.modules
+    _supervisors[ref.actor_urn] = ref, min(grace_s, _EXIT_GRACE_S)
+    try:
+        if not _hooked:
+            _hooked = True
+            threading._register_atexit(_put_multiprocessing_last)  # type: ignore[attr-defined]  # noqa: SLF001
+        elif threading._SHUTTING_DOWN:  # type: ignore[attr-defined]  # noqa: SLF001
+            _put_multiprocessing_last()
+    except RuntimeError:  # the exit has begun
+        _put_multiprocessing_last()
+
+
+def _put_multiprocessing_last() -> None:
+    """Let the exit call multiprocessing's exit function after the gangs are closed.
+
+    That function joins processes, which may wait for the end of a gang. Called when the exit begins: threads that are
+    no daemons still run then, and may import multiprocessing.
+    """
+    if not _supervisors or _precedes_multiprocessing:
+        return
+    try:
+        from multiprocessing import util
+    except ImportError:  # the process may not read Python's files any more
+        return
+    leave = util._exit_function  # type: ignore[attr-defined]  # noqa: SLF001
+    atexit.unregister(leave)
+    _last[:] = [leave]
+
+
+def forget(ref: ActorRef[Any]) -> None:
+    """Remove a Supervisor whose gang is closed."""
+    _supervisors.pop(ref.actor_urn, None)
+
+
+def is_exiting() -> bool:
+    """Return whether the interpreter is exiting. If so, every stop concerns all roles at once."""
+    return _exiting
+
+
+def _close_all() -> None:
+    global _exiting  # noqa: PLW0603 - of the process
+    _exiting = True
+    try:
+        _close_each()
+    finally:
+        _exiting = False
+    for act in _last:
+        act()
+
+
+def _close_each() -> None:
+    for act in _first:
+        act()
+    pending = [(ref, ref.ask(Close(timeout=grace_s), block=False)) for ref, grace_s in list(_supervisors.values())]
+    deadline_s = time.monotonic() + 3 * _EXIT_GRACE_S  # for ranks, for escaped processes, and for SIGKILL
+    for ref, reply in pending:
+        try:
+            reply.get(timeout=remaining(deadline_s))
+            ref.stop(timeout=remaining(deadline_s))
+        except Exception:  # noqa: S112 - unkillable or dead: the exit continues
+            continue
+
+
+def _drop_in_child() -> None:
+    """Clear the registries in a forked child, which lacks the threads of the actors."""
+    global _exiting  # noqa: PLW0603 - of the process
+    registry: Any = pykka.ActorRegistry
+    registry._actor_refs_lock = RLock()  # noqa: SLF001 - a thread that the child lacks may hold it
+    refs = registry._actor_refs  # noqa: SLF001
+    refs[:] = [ref for ref in refs if not getattr(ref.actor_class, "ends_with_its_thread", False)]
+    _supervisors.clear()
+    MUST_NOT_BLOCK.clear()  # because the thread that forked may have been a loop
+    _exiting = False
+
+
+fork_hooks.register("shutdown", in_child=_drop_in_child)

@@ -10,7 +10,7 @@ import pykka
 from supervise import messages as say
 from supervise._core import steps
 from supervise._core.verdict import judge
-from supervise._gang import later_modules, orders, shutdown_at_exit
+from supervise._gang import later_modules, orders, shutdown
 from supervise._gang.asks import GangShell, as_signal, checked_ranks, requested_ranks
 from supervise._runtime.actor import StoppingRef
 from supervise._runtime.future import Reply
@@ -264,12 +264,12 @@ class Supervisor(GangShell):
 
     def _acquire(self) -> None:
         self._control = _control_socket(self._runner.attempt.spec, self.actor_ref)
-        shutdown_at_exit.remember(self.actor_ref, self._runner.gang.grace_s)
+        shutdown.remember(self.actor_ref, self._runner.gang.grace_s)
 
     def _release(self) -> None:
         if self._control is not None:
             self._control.close()
-        shutdown_at_exit.forget(self.actor_ref)
+        shutdown.forget(self.actor_ref)
 
     def _abandon(self) -> None:
         super()._abandon()

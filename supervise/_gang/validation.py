@@ -68,7 +68,7 @@ def argv_of(program: str, args: tuple[Any, ...], rank: int) -> list[str]:
     Raises:
         SpecError: The `__str__` of an argument has raised; the text names the rank and the argument.
     """
-    return [program, *(_argument(arg, number, rank) for number, arg in enumerate(args))]
+    return [program, *[_argument(arg, number, rank) for number, arg in enumerate(args)]] if args else [program]
 
 
 def _argument(arg: object, number: int, rank: int) -> str:
@@ -386,8 +386,8 @@ def as_tuple(rank: int, given: Any) -> tuple[Any, ...]:
     Raises:
         SpecError: The arguments are not a sequence.
     """
-    if isinstance(given, (str, bytes)):
-        return (given,)
+    if isinstance(given, (tuple, str, bytes)):
+        return tuple(given) if isinstance(given, tuple) else (given,)
     if isinstance(given, Mapping):  # tuple() would keep only its keys
         raise SpecError(
             f"rank {rank}: its arguments are {shown(given)}, a mapping; give a tuple, such as (the_mapping,)"
@@ -417,7 +417,7 @@ def _environments(envs: object, nprocs: int) -> dict[int, dict[str, str]]:
 
 
 def _environment(rank: int, env: object) -> dict[str, str]:
-    if not isinstance(env, Mapping):
+    if not isinstance(env, (dict, Mapping)):  # faster than `Mapping` alone
         raise SpecError(
             f"rank {rank}: its envs is {shown(env)}; give a dictionary, such as {{'NAME': 'value'}}, or {{}}"
         )

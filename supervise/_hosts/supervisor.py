@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise import messages as say
-from supervise._gang import shutdown_at_exit
+from supervise._gang import shutdown
 from supervise._gang.asks import GangShell, as_signal, checked_ranks
 from supervise._hosts import decide as steps
 from supervise._hosts.decide import HostsGang, decide
@@ -459,10 +459,10 @@ class HostsSupervisor(GangShell):
         self._leaving = False
 
     def _acquire(self) -> None:
-        shutdown_at_exit.remember(self.actor_ref, self._plan.grace_s)
+        shutdown.remember(self.actor_ref, self._plan.grace_s)
 
     def _release(self) -> None:
-        shutdown_at_exit.forget(self.actor_ref)
+        shutdown.forget(self.actor_ref)
 
     # Asks
 

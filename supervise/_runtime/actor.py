@@ -177,7 +177,8 @@ class LoopActor(pykka.Actor):
 
     def dispatch(self, envelope: Envelope[Any]) -> None:
         """Handle one envelope. The loop's thread calls this method."""
-        if self.actor_stopped.is_set():
+        stopped: Any = self.actor_stopped
+        if stopped._flag or stopped._process is not _process:  # `is_set` without its call, at each message
             self._inbox.refuse(envelope, self.actor_ref)
             return
         reply = envelope.reply_to

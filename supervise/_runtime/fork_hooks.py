@@ -24,7 +24,7 @@ ORDER = (
     "control",
     "inherited",
     "signals",
-    "shutdown_at_exit",  # after `actor`; removes the actors, which are dead in a child, from pykka's registry
+    "shutdown",  # after `actor`; removes the actors, which are dead in a child, from pykka's registry
     "fork_server",
     "multiprocessing",
     "trees",

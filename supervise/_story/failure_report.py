@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from signal import SIGINT, SIGKILL, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any
 
 from supervise._files import last_lines, no_room
 from supervise._printable import one_line, printable
+from supervise._record import field, record, replace
 from supervise._story.wording import at_step, counted, ending, seconds, shortened, spans
 from supervise.result import LINGERED, lost_with
 
@@ -30,7 +30,7 @@ def unlaunched(why: str) -> str:
     return f"could not be started: {re.sub(ERRNO, '', why)}"
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=False, eq=False)
 class Story:
     """Facts about a run that its result does not have."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import pykka
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from supervise._torch.handlers import ForeignHandlers
     from supervise.logs import LogsSpecs
     from supervise.result import Outcome, ProcessFailure
+
+
+_WHERE_REPLACED = frozenset(
+    f"supervise.{name}" for name in ("elastic.api", "elastic.subprocess_handler.handlers", "_torch.subprocess_handler")
+)
+"""Modules in which a client may have replaced `SubprocessHandler`. A module that is not loaded has no replacement."""
 
 
 # A context for subclasses that replace `close`: `wait` calls the replacement, as `wait` of PyTorch does
@@ -185,9 +192,11 @@ class SubprocessContext(PolledContext):
 
     def _start(self) -> None:
         """Start every rank, by a replaced `SubprocessHandler` if there is one."""
-        from supervise._torch import handlers as foreign_handlers
+        make = None
+        if not _WHERE_REPLACED.isdisjoint(sys.modules):
+            from supervise._torch import handlers as foreign_handlers  # lazy: it imports all that it could replace
 
-        make = foreign_handlers.factory()
+            make = foreign_handlers.factory()
         if make is None:
             super()._start()
             return

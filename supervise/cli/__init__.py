@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import TYPE_CHECKING
 
@@ -94,8 +95,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _INTERRUPTED
     finally:
         if argv is None:
-            import gc
-
             gc.freeze()  # otherwise, the exit searches all objects for garbage: a tenth of the time of a short run
     return streams.flushed(_command(words), code)
 
@@ -130,6 +129,8 @@ def _run(words: list[str], *, own_process: bool) -> int:
     from supervise.cli.run.run import run
 
     options = validated(*given)
+    if own_process:
+        _collect_garbage()
     if own_process and options.dry_run:
         streams.print_any_text()
     elif own_process:
@@ -147,6 +148,7 @@ def _print(words: list[str], *, own_process: bool) -> int:
         if own_process:
             import signal
 
+            _collect_garbage()
             if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
                 signal.signal(signal.SIGINT, signal.default_int_handler)  # its end flushes what the command has printed
             signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the starter of this process may have blocked signals
@@ -160,6 +162,12 @@ def _print(words: list[str], *, own_process: bool) -> int:
         return 0
     print(_USAGE if command is None else _unknown(words), end="", file=sys.stderr)
     return 2
+
+
+def _collect_garbage() -> None:
+    """Enable the garbage collection that `supervise.__main__` has disabled, but not of what the imports have made."""
+    gc.freeze()
+    gc.enable()
 
 
 def _unknown(words: list[str]) -> str:

@@ -14,7 +14,7 @@ import pykka
 from supervise import messages as say
 from supervise._api import context
 from supervise._core.steps import PeersStopped
-from supervise._gang import shutdown_at_exit
+from supervise._gang import shutdown
 from supervise._gang.attempt import first_attempt
 from supervise._gang.describe import LOST_CODE
 from supervise._gang.supervisor import Supervisor
@@ -183,7 +183,7 @@ def _wait_at_exit() -> None:
 
     _registered_in.add(os.getpid())
     util.Finalize(None, _await_ranks, exitpriority=100)  # for a process of multiprocessing: its exit skips atexit
-    shutdown_at_exit.before_closing(_await_ranks)
+    shutdown.before_closing(_await_ranks)
 
 
 def _await_ranks() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervise.cli.options import suggestions
-from supervise.cli.options.gang_file import role_settings
+from supervise.cli.options.parts import role_settings
 from tests.cli.command import Command
 
 COMMANDS = {

@@ -11,7 +11,10 @@ import pytest
 from supervise.cli.run.program import _is_found
 from tests.cli.command import Command
 
-HEAVY = {"multiprocessing", "shutil", "tempfile", "subprocess", "psutil", "structlog", "asyncio", "rich"}
+HEAVY = {
+    *("multiprocessing", "shutil", "tempfile", "subprocess", "psutil", "structlog", "asyncio", "rich"),
+    *("dataclasses", "inspect", "tomllib", "difflib"),
+}
 
 
 def test_a_run_that_succeeds_loads_no_heavy_module(tmp_path):

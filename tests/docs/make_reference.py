@@ -10,7 +10,7 @@ from pathlib import Path
 
 from supervise import _settings
 from supervise._settings import ADDRESSES, CHOICE, FLAG, NAMES, PROBE, READINESS, REQUIRED, SIGNAL, TIMES, Setting
-from supervise.cli.options import gang_file, values
+from supervise.cli.options import parts, values
 
 PAGES = Path(__file__).parents[2] / "docs/reference"
 BLOCK = re.compile(r"(?<=^<!-- settings: )([\w-]+) -->\n(.*?)(?=^<!-- end -->$)", re.MULTILINE | re.DOTALL)
@@ -21,7 +21,7 @@ def blocks() -> dict[str, str]:
     """Return the name of each block to its text."""
     return {
         "options": _table(("option", "meaning"), map(_option, _settings.with_options())),
-        "roles": _table(("key", "value"), (_role(key, row) for key, row in gang_file.role_settings().items())),
+        "roles": _table(("key", "value"), (_role(key, row) for key, row in parts.role_settings().items())),
         "gang": _api(row for row in _settings.GANG.values() if row.name not in ("stop_signal", "reload_signal")),
         "policy": _api(_settings.POLICY.values()),
         "watchdog": _api(_settings.WATCHDOG.values()),

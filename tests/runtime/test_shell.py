@@ -11,7 +11,7 @@ import pytest
 
 from supervise import ActorSupervisor, Status, Supervisor
 from supervise import _platform as platform
-from supervise._gang import shutdown_at_exit
+from supervise._gang import shutdown
 from supervise._hosts.plan import make_plan
 from supervise._hosts.supervisor import HostsSupervisor
 from supervise._runtime import loop as loop_module
@@ -65,7 +65,7 @@ def test_a_supervisor_whose_start_fails_is_gone(monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(OSError, match="the first failure"):
         start()
     assert pykka.ActorRegistry.get_all() == []
-    assert not shutdown_at_exit._supervisors
+    assert not shutdown._supervisors
     assert not lives._trees
     for thread in set(threading.enumerate()) - before:
         thread.join(PATIENCE_S)

@@ -5,8 +5,8 @@ The ranks of a gang share most of their variables, so these are encoded once for
 
 from __future__ import annotations
 
-import os
 import struct
+import sys
 from collections.abc import Iterator, Mapping
 
 from supervise._record import NamedTuple
@@ -14,6 +14,8 @@ from supervise._record import NamedTuple
 _TEXT = bytes.__basicsize__ - 1
 """Offset of the characters in a bytes object. The address of the object is its `id`."""
 _POINTER = struct.Struct("P")
+FILE_SYSTEM = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+"""The encoding of `os.fsencode`, which takes four calls for a text."""
 
 
 class Block(NamedTuple):
@@ -89,7 +91,7 @@ def block_of(env: Mapping[bytes, bytes]) -> Block:
 
 def encoded(env: Mapping[str, str]) -> dict[bytes, bytes]:
     """Return an environment as the kernel takes it."""
-    return {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+    return {name.encode(*FILE_SYSTEM): value.encode(*FILE_SYSTEM) for name, value in env.items()}
 
 
 def array(texts: list[bytes]) -> bytes:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import supervise._process.launch.multiprocessing  # noqa: F401 - otherwise each child would import it
@@ -19,6 +18,7 @@ from supervise._process.launch import bootstrap, dispositions, program
 from supervise._process.launch.program import Launched, gate_if
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Settings
+from supervise._record import field, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,7 +104,7 @@ class Row:
             dispositions.unblock(mask)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=False, eq=False)
 class ForkLauncher:
     """Launcher of one rank's function. `launch` runs on the loop and does not wait for the child."""
 

@@ -16,7 +16,6 @@ import re
 import sys
 import threading
 from collections import ChainMap
-from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
@@ -29,6 +28,7 @@ from supervise._process.launch.posix_spawn import CLEAR_OF_SOCKETS
 from supervise._process.launch.program import Launched
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Plain, Settings
+from supervise._record import field, record
 from supervise.errors import SpecError, unguarded
 from supervise.recording import repr_of, text_of
 
@@ -214,7 +214,7 @@ _OF_MULTIPROCESSING = ("name", "authkey", "log_to_stderr", "log_level", "start_m
 """Items of the preparation data that only multiprocessing needs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Pickled:
     """A pickled function with its arguments, and the preparation data for its process."""
 
@@ -384,7 +384,7 @@ def _frozen_command(tracker: int | None, begin: int) -> list[str]:
     return [executable(), "--multiprocessing-fork", f"tracker_fd={tracker}", f"pipe_handle={begin}"]
 
 
-@dataclass(slots=True, kw_only=True)
+@record(frozen=False, eq=False)
 class FunctionLauncher:
     """Launcher of one rank's function. `launch` runs on the loop and does not wait for the child."""
 

@@ -14,7 +14,7 @@ import os
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from supervise._process.launch.environment import array
+from supervise._process.launch.environment import FILE_SYSTEM, array
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 CLOSE_FROM: int = getattr(os, "POSIX_SPAWN_CLOSEFROM", 3)
 """The kind of file action. Python 3.13 and later have the same constant in `os`."""
 _SETPGROUP, _SETSIGDEF, _SETSIGMASK, _SETSID = 0x02, 0x04, 0x08, 0x80
-_ROOM = 1024
-"""Size of a buffer for any of the structures. The largest of them, the attributes, takes 336 bytes."""
+_Room = ctypes.c_char * 1024
+"""Buffer for any of the structures. The largest of them, the attributes, takes 336 bytes."""
 _SIGNALS_BYTES = 128
 
 _F_SETOWN_EX, _F_OWNER_PGRP = 15, 2
@@ -69,7 +69,7 @@ def posix_spawn(
     Raises:
         OSError: The program could not be started; ``filename`` is None.
     """
-    actions, owner = ctypes.create_string_buffer(_ROOM), (ctypes.c_int * 2)(_F_OWNER_PGRP, 0)
+    actions, owner = _Room(), (ctypes.c_int * 2)(_F_OWNER_PGRP, 0)
     pid = ctypes.c_int.from_buffer(owner, ctypes.sizeof(ctypes.c_int))
     _check(_LIBC.posix_spawn_file_actions_init(actions))
     try:
@@ -80,7 +80,13 @@ def posix_spawn(
             failed = failed or _ADD[kind](actions, *words)
         _check(failed)
         words = [_coded(word) for word in argv]
-        given = _coded(path), actions, _attributes(setsigdef, session), array(words), env.pointers
+        given = (
+            words[0] if path == argv[0] else _coded(path),
+            actions,
+            _attributes(setsigdef, session),
+            array(words),
+            env.pointers,
+        )
         steps = [partial(_LIBC.posix_spawn, ctypes.byref(pid), *given)]
         if arm is not None:
             steps.append(partial(_LIBC.fcntl, arm, _F_SETOWN_EX, owner))
@@ -100,7 +106,7 @@ def _attributes(setsigdef: frozenset[int], session: bool) -> Any:
 
     glibc only reads the attributes, so all starts share them.
     """
-    made = ctypes.create_string_buffer(_ROOM)
+    made = _Room()
     _check(_LIBC.posix_spawnattr_init(made))
     signals = ctypes.create_string_buffer(_SIGNALS_BYTES)
     _LIBC.sigemptyset(signals)
@@ -115,7 +121,7 @@ def _attributes(setsigdef: frozenset[int], session: bool) -> Any:
 
 def _coded(text: str) -> bytes:
     """Return a text as bytes for C. Refuse a NUL, because C would end the text there."""
-    coded = os.fsencode(text)
+    coded = text.encode(*FILE_SYSTEM)
     if b"\0" in coded:
         msg = "embedded null byte"
         raise ValueError(msg)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from supervise._record import record
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class AffinityMode(str, Enum):  # noqa: UP042 - its text is PyTorch's
     """
 
 
-@dataclass(frozen=True)
+@record(kw_only=False)
 class NumaOptions:
     """Options of the binding. PyTorch's own object is accepted, too."""
 
@@ -116,7 +116,7 @@ def bound_thread(cpus: frozenset[int] | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-@dataclass(frozen=True, slots=True)
+@record(kw_only=False)
 class BoundLauncher:
     """Launcher that wraps another launcher, and binds the process from its first instruction on."""
 

@@ -87,7 +87,7 @@ def spawn(
     """
     program, env = argv[0], _coded(env)
     try:
-        path = program if os.path.dirname(program) else _found(program, env, cwd, found)
+        path = program if "/" in program else _found(program, env, cwd, found)
         replaced = _replaced()
         if replaced == "subprocess" or (replaced and cwd is not None):
             return _by_subprocess(path, argv, env, stdio, fds, listen=listen, cwd=cwd, session=session), UNARMED
@@ -253,7 +253,7 @@ def find(program: str, env: Mapping[str, str] | Mapping[bytes, bytes], cwd: str 
     Raises:
         OSError: The program does not exist or cannot be executed.
     """
-    if os.path.dirname(program):
+    if "/" in program:
         candidates = [program]
     else:
         path = os.fsdecode(_coded(env).get(b"PATH", os.defpath))

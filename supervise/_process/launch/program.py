@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import sys
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -21,7 +20,7 @@ from supervise._process import lifeline
 from supervise._process.exits.pidfd import Child
 from supervise._process.files import clear_of_stdio, close
 from supervise._process.launch import dispositions, posix_spawn
-from supervise._record import NamedTuple
+from supervise._record import NamedTuple, field, record, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -97,7 +96,7 @@ class Stdin(NamedTuple):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(eq=False)
 class LaunchSpec:
     """Settings of one launch. An attempt makes them for each rank, and passes them to the launcher as one object."""
 
@@ -196,7 +195,7 @@ _SHELL = "/bin/sh"
 _ENV = "/usr/bin/env"
 _NICE = "/usr/bin/nice"
 _FORMATS = "/proc/sys/fs/binfmt_misc"
-_ODD = re.compile(
+_ODD = (
     rb"(?![A-Za-z_][A-Za-z0-9_]*\Z)|BASH|COMP_|EPOCH"
     rb"|(?:E?UID|HISTCMD|IFS|LINENO|OPT(?:ARG|ERR|IND)|POSIXLY_CORRECT|PPID|PS[124]|S?RANDOM|SECONDS|SHELLOPTS|TMOUT"
     rb"|SUPERVISE_GATE)\Z"
@@ -268,7 +267,7 @@ def becoming(
 
 def _is_odd(name: bytes) -> bool:
     of_bash = name in {b"_", b"LC_ALL"} and _is("bash", _SHELL)  # bash sets `_`, and warns about an unknown locale
-    return of_bash or _ODD.match(name) is not None
+    return of_bash or re.match(_ODD, name) is not None
 
 
 def _env(program: str, odd: Mapping[bytes, bytes], kept: Mapping[bytes, bytes]) -> list[str]:
@@ -333,7 +332,7 @@ def _other_formats() -> bool:
 # The result of a launch, and the interface of the launchers
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=False, eq=False)
 class Launched:
     """Result of a launch: a process, or a pending request to the fork server."""
 
@@ -478,7 +477,7 @@ def hold(pid: int, keep: object = None, *, execs: bool = True, pidfd: int = -1) 
 # Launcher of one rank's program
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=False, eq=False)
 class ProgramLauncher:
     """Launcher of one rank's program. `launch` runs on the loop."""
 

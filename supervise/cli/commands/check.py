@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from supervise._gang.rank_variables import Master
 from supervise._printable import one_line
 from supervise._story.wording import counted, seconds
-from supervise.cli.options.gang_file import role_settings
+from supervise.cli.options.parts import role_settings
 from supervise.cli.run import program, ranks, settings
 from supervise.cli.run.dry_run import order_of
 from supervise.cli.run.failure_screen import not_started
@@ -19,8 +19,8 @@ from supervise.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from supervise.cli.options.gang_file import Part
     from supervise.cli.options.options import Options
+    from supervise.cli.options.parts import Part
 
 
 _USAGE = """\

@@ -7,69 +7,17 @@ import os
 import re
 import shlex
 import tomllib
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from supervise._settings import ADDRESSES, CHOICE, FLAG, NAMES, PROBE, READINESS, of_roles
+from supervise._settings import ADDRESSES, CHOICE, FLAG, NAMES, PROBE, READINESS
 from supervise.cli.options import suggestions, values
+from supervise.cli.options.parts import COMMAND, Part, of_each_role, role_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from supervise._settings import RestartKind, Setting
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class Part:
-    """The ranks that run the same program."""
-
-    role: str
-    count: int
-    program: str
-    """Path or name of a program, or name of a module."""
-    args: tuple[str, ...] = ()
-    module: bool = False
-    python: bool = True
-    """Whether a ``.py`` file runs under this Python; otherwise it is executed directly."""
-    run_path: bool = False
-    """Whether to run a file under this Python, even if its name does not end in ``.py``."""
-    env: dict[str, str] = field(default_factory=dict)
-    """Variables of each rank: name to value."""
-    cwd: str | None = None
-    """Working directory of the ranks."""
-    port: int | None = None
-    """``PORT`` of the first rank of a process of a Procfile; the next rank has the next number."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """The settings of the role: name to value. A missing one has its default, or the value of the gang."""
-
-    @property
-    def restart(self) -> RestartKind | None:
-        """The restart kind; None: that of the gang."""
-        return self.settings.get("restart")
-
-    @property
-    def runs_python(self) -> bool:
-        """Whether PROGRAM runs under this Python."""
-        return self.module or self.run_path or (self.python and self.program.endswith(".py"))
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """PROGRAM and its arguments, for messages."""
-        return (*(("-m",) if self.module else ()), self.program, *self.args)
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class Hosts:
-    """The hosts of a run, which all have the same number of ranks."""
-
-    count: int = 1
-    number: int = 0
-    """Number of this host, from 0: ``GROUP_RANK``."""
-    address: str | None = None
-    """``MASTER_ADDR``; None: that of the environment, or the loopback address."""
-    port: str | None = None
-    """``MASTER_PORT``; None: that of the environment, or a free port."""
+    from supervise._settings import Setting
 
 
 # Files of environment variables, as docker compose reads them: ``NAME=VALUE``, where a quoted value may have lines
@@ -148,18 +96,6 @@ _NOT_IN_FILES = frozenset(
     ("nproc-per-node", "module", "no-python", "run-path", "role", "file", "help", "cwd", "env", "dry-run")
 )
 """Options of the command line that a file cannot have: they have another form there, or concern a single run."""
-_COMMAND = ("command", "count", "module", "python", "run-path", "env", "env-file", "cwd")
-"""The keys of a role that say what its ranks run. The others are settings."""
-
-
-def role_settings() -> dict[str, Setting]:
-    """Return the settings of roles whose ranks are programs: key to row."""
-    return {row.key: row for row in of_roles() if row.key not in (*_COMMAND, "start-method")}
-
-
-def of_each_role(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those settings of a gang that each role has for itself."""
-    return {row.name: settings[row.name] for row in role_settings().values() if row.role == "own"}
 
 
 class GangFile:
@@ -180,7 +116,7 @@ class GangFile:
             raise self._error(
                 "a gang file is TOML, and this name is that of YAML or JSON; write the roles into a gang.toml, or into"
                 " a Procfile. A service of docker compose is a table [roles.NAME] with a command; its other keys are"
-                f" here: {suggestions.keys_of_compose((*_COMMAND, *role_settings()))}"
+                f" here: {suggestions.keys_of_compose((*COMMAND, *role_settings()))}"
             )
         try:
             text = values.text_of(path)
@@ -288,7 +224,7 @@ class GangFile:
         if self._is_table_of_others(name):
             role = next(iter(self._whole[name]), "NAME")
             return f"; did you mean [roles.{role}] in place of [{name}.{role}]?"
-        if name in suggestions.KEYS_OF_OTHERS or name in (*_COMMAND, *role_settings()):
+        if name in suggestions.KEYS_OF_OTHERS or name in (*COMMAND, *role_settings()):
             return "; it belongs to a role: write it below a line such as [roles.trainer]"
         meant = suggestions.option(f"--{name}", self._options).removeprefix("--")
         return f"; did you mean {meant!r}?" if meant and meant not in _NOT_IN_FILES and meant[0] != "-" else ""
@@ -365,7 +301,7 @@ class GangFile:
             raise self._error(f"{where} is {table!r}; give a table with a command")
         given = self._spelled_once(f"{where}: ", table)
         rows = role_settings()
-        keys = (*_COMMAND, *rows)
+        keys = (*COMMAND, *rows)
         for key in given:
             if key not in keys:
                 raise self._error(f"{where}: {key!r} {self._meant_in_role(key, keys)}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from dataclasses import dataclass
 from functools import cache, partial
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM
 from typing import TYPE_CHECKING, Literal
 
 from supervise import _settings
+from supervise._record import record
 from supervise._settings import GANG, POLICY, WATCHDOG
 from supervise.cli.options import values
 from supervise.cli.options.values import add_option
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from supervise._settings import Setting
-    from supervise.cli.options.gang_file import GangFile, Hosts, Part
+    from supervise.cli.options.gang_file import GangFile
+    from supervise.cli.options.parts import Hosts, Part
     from supervise.logs import Std
     from supervise.restarts import RestartPolicy
     from supervise.watchdog import Watchdog
@@ -195,7 +196,7 @@ def parts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> tuple[P
     Raises:
         SystemExit: With code 2 after an error message.
     """
-    from supervise.cli.options.gang_file import Part, of_each_role
+    from supervise.cli.options.parts import Part, of_each_role
 
     _check(parser, found)
     env = _environment(parser, found)
@@ -469,7 +470,7 @@ def hosts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
     Raises:
         SystemExit: With code 2 after an error message.
     """
-    from supervise.cli.options.gang_file import Hosts
+    from supervise.cli.options.parts import Hosts
 
     if found.engine == "ray":
         return _of_engine(parser, found)
@@ -493,7 +494,7 @@ def hosts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
 
 def _of_engine(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
     """Return one host: with an engine, this process supervises the ranks of all hosts."""
-    from supervise.cli.options.gang_file import Hosts
+    from supervise.cli.options.parts import Hosts
 
     for name, value in (
         ("--node-rank", found.node_rank),
@@ -738,7 +739,7 @@ def add_output_options(group: argparse._ArgumentGroup) -> None:
 # The settings of ``supervise run`` for output
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=False, eq=False)
 class OutputOptions:
     """The validated options about output, except those from which other code derives settings."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from supervise._gang.notify_protocol import HELD_BY_RANK
 from supervise._printable import one_line
 from supervise._process.launch import limits
+from supervise._record import record, replace
 from supervise._settings import conditions
 from supervise.cli.options import groups
 from supervise.cli.options.parser import Parser, read
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from signal import Signals
 
-    from supervise.cli.options.gang_file import Hosts, Part
     from supervise.cli.options.groups import OutputOptions
+    from supervise.cli.options.parts import Hosts, Part
     from supervise.restarts import RestartPolicy, Strategy
     from supervise.watchdog import Watchdog
 
@@ -30,7 +30,7 @@ _LONGEST_TITLE = 64
 """In bytes; the name of a file has at most 255."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=False, eq=False)
 class Options:
     """The validated options. Mappings are keyed by local rank."""
 

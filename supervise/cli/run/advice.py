@@ -12,8 +12,8 @@ from supervise._story.failure_report import recorded
 from supervise._story.wording import shortened
 
 if TYPE_CHECKING:
-    from supervise.cli.options.gang_file import Part
     from supervise.cli.options.options import Options
+    from supervise.cli.options.parts import Part
     from supervise.result import RunProcsResult
 
 

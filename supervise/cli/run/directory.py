@@ -7,11 +7,11 @@ import errno
 import json
 import os
 import stat
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from supervise._files import is_own, open_folder, open_to_append
+from supervise._record import as_dict
 from supervise._views import recorded_run
 from supervise.result import RunProcsResult
 
@@ -237,7 +237,7 @@ def write_result(
         "root_cause": found.root_cause,
         "error": error,
         "report": report,
-        "ends": {rank: asdict(end) for rank, end in found.ends.items()},
+        "ends": {rank: as_dict(end) for rank, end in found.ends.items()},
         "failures": {rank: _failure(failure) for rank, failure in found.failures.items()},
         "stdouts": found.stdouts,
         "stderrs": found.stderrs,

@@ -16,8 +16,8 @@ from supervise.errors import SuperviseError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from supervise.cli.options.gang_file import Part
     from supervise.cli.options.options import Options
+    from supervise.cli.options.parts import Part
     from supervise.cli.run.console import Console
 
 

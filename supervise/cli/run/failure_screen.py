@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from supervise._story.failure_report import Story
-    from supervise.cli.options.gang_file import Part
+    from supervise.cli.options.parts import Part
 
 
 def not_started(error: BaseException, who: str, part: Part) -> str:

@@ -15,7 +15,7 @@ from supervise.errors import SpawnError
 
 if TYPE_CHECKING:
     from supervise._story.failure_report import Story
-    from supervise.cli.options.gang_file import Part
+    from supervise.cli.options.parts import Part
     from supervise.result import RunProcsResult
 
 

@@ -12,8 +12,8 @@ from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     from supervise._gang.rank_variables import Master
-    from supervise.cli.options.gang_file import Hosts, Part
     from supervise.cli.options.options import Options
+    from supervise.cli.options.parts import Hosts, Part
 
 
 _STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
