@@ -135,10 +135,10 @@ def test_no_watchdog_counts_the_suspension(supervise: Command, tmp_path: Path):
     program = tmp_path / "beats.py"
     program.write_text(BEATS)
     with shell(supervise) as bash:
-        bash.type(f"{RUN} -n 2 --heartbeat-timeout 2 --on-hang fail {program}\n")
+        bash.type(f"{RUN} -n 2 --heartbeat-timeout 4 --on-hang fail {program}\n")
         bash.until("]:beats", "]:beats")
         suspend(bash)
-        bash.type("sleep 4; fg\n")
+        bash.type("sleep 6; fg\n")
         bash.until("supervise run", *["]:beats"] * 6)  # for longer than the timeout
         bash.type("\x03")
         bash.until("stopped by SIGINT", PROMPT)

@@ -4,11 +4,13 @@ import re
 
 import pytest
 
+from tests.patience import PATIENT_STACKS
 from tests.pytest_plugin.running import QUIET, Run, run, write
 
 TESTS = """
     import os, threading, unittest, warnings
     import pytest
+    import patient_stacks
 
     @pytest.mark.ranks(3, grace_s=50)
     def test_equal_failures(rank):
@@ -159,7 +161,7 @@ TESTS = """
 def outcomes(tmp_path_factory) -> Run:
     """One run of all tests of this module's corpus."""
     folder = tmp_path_factory.mktemp("outcomes")
-    write(folder, test_it=TESTS)
+    write(folder, test_it=TESTS, patient_stacks=PATIENT_STACKS)
     return run(folder, *QUIET, "-v")
 
 
