@@ -24,8 +24,8 @@ SUPERVISE = (sys.executable, "-W", "error", "-m", "supervise")
 OURS = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|OMP_|PYTHON|NO_COLOR|PET_)")
 HANG = "exec sleep 1000"
 ANNOUNCED = re.compile(
-    r"^supervise: .*(stopping .*, SIGKILL (in \d+ s|sent)|looking for remaining processes|showing the rest of the output)"
-    r"(; .* kills now)?\n",
+    r"^supervise: .*(stopping .*, SIGKILL (in \d+ s|sent)|looking for remaining processes"
+    r"|showing the rest of the output)(; .* kills now)?\n",
     re.MULTILINE,
 )
 """What a run says of a stop that takes more than a second: any stop does on a machine that stands still."""
