@@ -52,6 +52,7 @@ def _named(pages: list[Path]) -> list[object]:
 # Programs and commands
 
 
+@pytest.mark.timeout(4 * PATIENCE_S)  # some pages have a dozen commands
 @pytest.mark.parametrize("page", _named(EXECUTED))
 def test_every_program_and_command_does_what_the_page_says(page: Path, tmp_path: Path):
     """Blocks run in order, in one empty directory: ``python`` as a program, ``console`` after each ``$``."""
