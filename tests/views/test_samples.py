@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -83,8 +84,10 @@ def pause(run: Started) -> None:
 
 
 def test_a_short_run_has_no_samples(supervise: Command) -> None:
-    assert supervise.run("-n", "2", "true").returncode == 0
-    assert not (supervise.directory() / "samples.jsonl").exists()
+    assert supervise.run("-n", "2", "--metrics", "metrics", "true").returncode == 0
+    took = re.search(r"^supervise_run_duration_seconds\S* (\S+)$", (supervise.tmp_path / "metrics").read_text(), re.M)
+    assert took is not None
+    assert not (supervise.directory() / "samples.jsonl").exists() or float(took[1]) >= 1
 
 
 def test_a_killed_run_keeps_its_samples(supervise: Command, tmp_path: Path) -> None:
