@@ -165,7 +165,7 @@ class _Shell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=3 * PATIENCE_S,
             check=False,
         )
         self.code = done.returncode

@@ -85,7 +85,8 @@ def pause(run: Started) -> None:
 
 def test_a_short_run_has_no_samples(supervise: Command) -> None:
     assert supervise.run("-n", "2", "--metrics", "metrics", "true").returncode == 0
-    took = re.search(r"^supervise_run_duration_seconds\S* (\S+)$", (supervise.tmp_path / "metrics").read_text(), re.M)
+    metrics = (supervise.tmp_path / "metrics").read_text()
+    took = re.search(r"^supervise_run_duration_seconds\S* (\S+)$", metrics, re.MULTILINE)
     assert took is not None
     assert not (supervise.directory() / "samples.jsonl").exists() or float(took[1]) >= 1
 
