@@ -77,7 +77,7 @@ surroundings.reset()  # before the first test, and in the worker processes of xd
 settings.register_profile("supervise", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("supervise")
 
-PATIENCE_S = 5.0
+PATIENCE_S = 20.0
 """How long orphans, ending threads and closing descriptors may take."""
 STARTED_HERE: set[int] = set()
 """Pids of the processes that this process itself started during the current test."""

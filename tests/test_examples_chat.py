@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # whole programs, one after the other
 PROGRAM = Path(__file__).parent.parent / "examples" / "chat.py"
 
 
@@ -17,7 +20,7 @@ def test_a_chat_survives_the_failure_of_any_child(failures: int) -> None:
         [sys.executable, "-W", "error", PROGRAM, "--failures", str(failures)],
         capture_output=True,
         text=True,
-        timeout=50 if failures < 100 else 590,
+        timeout=3 * PATIENCE_S if failures < 100 else 590,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ import pytest
 
 from tests.patience import PATIENCE_S
 
+pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # whole programs, one after the other
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -21,7 +22,7 @@ def run(*words: str | Path) -> "subprocess.CompletedProcess[str]":
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=3 * PATIENCE_S,
         check=False,
     )
 

@@ -18,6 +18,7 @@ import pytest
 
 from tests.patience import PATIENCE_S
 
+pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # whole programs, one after the other
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PROGRAM = EXAMPLES / "service_fastapi.py"
 FOREVER = 10**12

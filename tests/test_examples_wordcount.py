@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
+pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # whole programs, one after the other
 PROGRAM = Path(__file__).parent.parent / "examples" / "wordcount.py"
-TIMEOUT_S = 50
 
 
 def _start(rank: int, size: int, port: int, *args: str) -> subprocess.Popen[str]:
@@ -28,7 +29,7 @@ def _start(rank: int, size: int, port: int, *args: str) -> subprocess.Popen[str]
 
 def _outputs(gang: list[subprocess.Popen[str]]) -> list[str]:
     try:
-        results = [process.communicate(timeout=TIMEOUT_S) for process in gang]
+        results = [process.communicate(timeout=3 * PATIENCE_S) for process in gang]
     finally:
         for process in gang:
             process.kill()
@@ -46,7 +47,7 @@ def _table(stdout: str) -> str:
 def _alone(*args: str) -> str:
     bare = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE"}}
     program = [sys.executable, "-W", "error", str(PROGRAM), *args]
-    run = subprocess.run(program, env=bare, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
+    run = subprocess.run(program, env=bare, capture_output=True, text=True, check=True, timeout=3 * PATIENCE_S)
     assert run.stderr == ""
     return run.stdout
 
@@ -77,7 +78,7 @@ def test_every_line_belongs_to_one_rank_wherever_the_shares_end(tmp_path: Path) 
 def test_a_rank_told_to_fail_says_who_it_is_in_a_traceback() -> None:
     """The failing rank needs no peer to fail."""
     with _start(2, 4, free_port(), "--fail-rank", "2") as rank:
-        stdout, stderr = rank.communicate(timeout=TIMEOUT_S)
+        stdout, stderr = rank.communicate(timeout=3 * PATIENCE_S)
     assert (rank.returncode, stdout) == (1, "")
     assert stderr.startswith("Traceback (most recent call last):\n")
     assert re.search(r"^RuntimeError: rank 2 was told to fail at byte [\d,]+ of [\w-]+\.txt$", stderr, re.MULTILINE)
@@ -86,5 +87,5 @@ def test_a_rank_told_to_fail_says_who_it_is_in_a_traceback() -> None:
 def test_a_corpus_without_text_is_refused(tmp_path: Path) -> None:
     """The message names the directory."""
     with _start(0, 1, 0, "--corpus", str(tmp_path)) as rank:
-        _, stderr = rank.communicate(timeout=TIMEOUT_S)
+        _, stderr = rank.communicate(timeout=3 * PATIENCE_S)
     assert (rank.returncode, stderr) == (1, f"no *.txt in {tmp_path}\n")

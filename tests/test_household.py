@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # whole programs, one after the other
+
 LEAKS = {
     "process": (
         "import subprocess\ndef test_it():\n    subprocess.Popen(['sleep', '600'])\n",
@@ -63,7 +67,7 @@ def test_e2_whatever_a_test_leaves_behind_fails_it_by_name(tmp_path: Path, kind:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=3 * PATIENCE_S,
         check=False,
     )
     assert "this test left behind:" in run.stdout, run.stdout

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import supervise
+from tests.patience import PATIENCE_S
 
+pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # each module is imported by an interpreter of its own
 PACKAGE = Path(supervise.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -120,7 +122,7 @@ def in_fresh_interpreter(code):
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=3 * PATIENCE_S,
         check=False,
         env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
     )
@@ -200,6 +202,7 @@ def test_no_use_of_it_imports_torch_or_rich():
     code = """
 import sys
 import supervise
+from tests.patience import PATIENCE_S
 for name in supervise.__all__:
     getattr(supervise, name)
 import supervise.testing

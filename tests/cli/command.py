@@ -17,12 +17,18 @@ from typing import Any
 from unittest.mock import patch
 
 from supervise.cli import main
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, PATIENT_STACKS
 
 ROOT = Path(__file__).parents[2]
 SUPERVISE = (sys.executable, "-W", "error", "-m", "supervise")
 OURS = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|OMP_|PYTHON|NO_COLOR|PET_)")
 HANG = "exec sleep 1000"
+ANNOUNCED = re.compile(
+    r"^supervise: .*(stopping .*, SIGKILL (in \d+ s|sent)|looking for remaining processes"
+    r"|showing the rest of the output)(; .* kills now)?\n",
+    re.MULTILINE,
+)
+"""What a run says of a stop that takes more than a second: any stop does on a machine that stands still."""
 
 
 def environment(tmp_path: Path, **extra: str) -> dict[str, str]:
@@ -63,8 +69,8 @@ class Command:
         return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
     def supervise(self, *words: str, before: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
-        """Run ``supervise`` to its end, on pipes."""
-        return subprocess.run(
+        """Run ``supervise`` to its end, on pipes; its stderr is without announcements of slow stops."""
+        done = subprocess.run(
             [*before, *SUPERVISE, *words],
             env=environment(self.tmp_path, **env),
             cwd=self.tmp_path,
@@ -74,6 +80,8 @@ class Command:
             timeout=PATIENCE_S,
             check=False,
         )
+        done.stderr = ANNOUNCED.sub("", done.stderr)
+        return done
 
     @contextmanager
     def started(self, *words: str, before: tuple[str, ...] = (), **env: str) -> Iterator["Started"]:
@@ -131,6 +139,13 @@ class Command:
                     exit_notice,
                 ):  # the slave until now: without any the master reads as ended
                     os.close(fd)
+
+    def patient_stacks(self) -> dict[str, str]:
+        """Return variables of a command that waits longer for the stacks of ranks."""
+        folder = self.tmp_path / "patient"
+        folder.mkdir(exist_ok=True)
+        (folder / "sitecustomize.py").write_text(PATIENT_STACKS)
+        return {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
 
     def directory(self) -> Path:
         """Return the run directory, the only one."""

@@ -1,5 +1,6 @@
 """An interactive bash with job control, on a terminal of its own."""
 
+import codecs
 import os
 import pty
 import select
@@ -11,7 +12,7 @@ import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ class Shell:
     slave: int
     raw: str = ""
     seen: int = 0
+    decoder: codecs.IncrementalDecoder = field(default_factory=codecs.getincrementaldecoder("utf-8"))
 
     def until(self, *texts: str) -> str:
         """Read until these texts are shown, in this order, after those that were awaited before; return what was."""
@@ -41,7 +43,7 @@ class Shell:
                 readable = select.select([self.master], [], [], PATIENCE_S)[0]
                 assert readable, f"{text!r} is not shown: {self.raw[start:]!r}"
                 with suppress(BlockingIOError):
-                    self.raw += os.read(self.master, 65536).decode()
+                    self.raw += self.decoder.decode(os.read(self.master, 65536))
             self.seen = at + len(text)
         return self.raw[start : self.seen]
 

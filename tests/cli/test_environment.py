@@ -79,7 +79,7 @@ def test_the_limit_of_threads_is_told_once_a_rank_has_loaded_a_library_that_read
         assert "OMP_NUM_THREADS" not in run.end()[2]
 
 
-CPU = Path("/sys/fs/cgroup/cpu/supervise-test")
+CPU = Path(f"/sys/fs/cgroup/cpu/supervise-test-{os.getpid()}")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import re
 import sys
 from types import SimpleNamespace
 
+import pykka
 import pytest
 
 from supervise import messages as say
@@ -15,6 +16,7 @@ from supervise.cli.run.rank_stdin import RankStdin
 from supervise.cli.run.run import _Run
 from supervise.cli.run.signal_inbox import SignalInbox
 from supervise.errors import SpecError
+from supervise.result import RunProcsResult
 from tests.cli.command import HANG, Command
 
 
@@ -55,9 +57,9 @@ def test_128_and_the_signal_that_a_rank_died_of(supervise: Command, name: str, c
 
 def test_124_at_the_timeout(supervise: Command):
     """A run that takes too long is stopped."""
-    done = supervise.run("-n", "2", "--timeout", "0.5", *sh(HANG))
+    done = supervise.run("-n", "2", "--timeout", "4", *sh(HANG))
     assert done.returncode == 124
-    assert "--timeout of 500 ms exceeded" in done.stderr
+    assert "--timeout of 4 s exceeded" in done.stderr
     assert "ranks 0-1: stopped by SIGTERM (sent by supervise)" in done.stderr
 
 
@@ -149,6 +151,28 @@ def test_after_a_refused_start_nothing_is_said_to_be_left(capfd: pytest.CaptureF
         assert run._supervise() == 1
     assert run._progress.reason is None
     assert "cannot start: no such containment here" in capfd.readouterr().err
+
+
+def test_a_stop_that_is_over_is_not_announced(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """The machine stands still for more than a second, in which the gang closes."""
+    replies: dict[type, Reply[object]] = {kind: Reply() for kind in (say.Start, say.Wait, say.Close, say.Status)}
+    replies[say.Start].set({})
+    replies[say.Wait].set(RunProcsResult(outcome="succeeded"))
+    replies[say.Status].fail(pykka.Timeout())
+    with SignalInbox((), restore=True) as mailbox:
+        options = parse(["--stdin", "none", "true"])
+        run = _Run(options, Console("never"), mailbox, RankStdin(options, pytest.fail))
+        run._gang = SimpleNamespace(ask=lambda message, **_: replies[type(message)])
+
+        def stands_still(_timeout_s: float | None) -> list[object]:
+            run._progress._speak_at_s = 0.0
+            if not replies[say.Close].done():
+                replies[say.Close].set(None)
+            return []
+
+        monkeypatch.setattr(mailbox, "take", stands_still)
+        assert run._supervise() == 0
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("words", [["--standalone"], ["--nnodes", "1"], ["--nnodes=1:1", "--node_rank", "0"]])

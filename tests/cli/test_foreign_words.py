@@ -10,6 +10,7 @@ import pytest
 from supervise.cli.options import suggestions
 from supervise.cli.options.parts import role_settings
 from tests.cli.command import Command
+from tests.patience import PATIENCE_S
 
 COMMANDS = {
     "kill job": "stop job",
@@ -230,7 +231,8 @@ def test_a_command_line_in_one_word(supervise: Command):
 @pytest.mark.parametrize(("words", "hinted"), [(("true",), True), (("sleep", "1000"), True), (("false",), False)])
 def test_a_program_that_never_says_that_it_is_ready(supervise: Command, words: tuple[str, ...], hinted: bool):
     """The message says what to call; a program that has failed has another problem."""
-    done = supervise.run("--ready", "notify", "--ready-timeout", "1", "--", *words)
+    timeout = "1" if hinted else str(PATIENCE_S)
+    done = supervise.run("--ready", "notify", "--ready-timeout", timeout, "--", *words)
     assert done.returncode != 0
     hint = "call supervise.notify(ready=True) in it, or systemd-notify --ready, or leave out --ready"
     assert (hint in done.stderr) == hinted

@@ -2,12 +2,16 @@
 
 import json
 import select
+import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import pykka
 import pytest
 
+from supervise.cli.run.job_control import JobControl
 from tests.cli.command import Command
 from tests.cli.shell import PROMPT, RUN, Shell, shell
 from tests.patience import PATIENCE_S
@@ -135,10 +139,10 @@ def test_no_watchdog_counts_the_suspension(supervise: Command, tmp_path: Path):
     program = tmp_path / "beats.py"
     program.write_text(BEATS)
     with shell(supervise) as bash:
-        bash.type(f"{RUN} -n 2 --heartbeat-timeout 2 --on-hang fail {program}\n")
+        bash.type(f"{RUN} -n 2 --heartbeat-timeout 4 --on-hang fail {program}\n")
         bash.until("]:beats", "]:beats")
         suspend(bash)
-        bash.type("sleep 4; fg\n")
+        bash.type("sleep 6; fg\n")
         bash.until("supervise run", *["]:beats"] * 6)  # for longer than the timeout
         bash.type("\x03")
         bash.until("stopped by SIGINT", PROMPT)
@@ -156,6 +160,25 @@ def test_without_a_shell_ctrl_z_has_no_effect(supervise: Command):
         terminal.until("got two")
         terminal.type(b"\x03")
         assert terminal.end()[0] == 130
+
+
+def test_supervise_suspends_itself_after_its_ranks_on_a_machine_that_stood_still(monkeypatch: pytest.MonkeyPatch):
+    """The gang has replied by then, which has taken 3 seconds."""
+    order: list[object] = []
+
+    class Late:
+        def __init__(self, message: object) -> None:
+            self._message = message
+
+        def get(self, timeout: float) -> None:
+            if timeout < 3:
+                raise pykka.Timeout
+            order.append(getattr(self._message, "sig", "sent"))
+
+    monkeypatch.setattr("supervise.cli.run.job_control.os.kill", lambda _, sig: order.append(sig))
+    stdin, console = SimpleNamespace(terminal=None), SimpleNamespace(clear=list)
+    JobControl(stdin, console, Late).suspend(signal.SIGTSTP)  # type: ignore[arg-type]
+    assert order == [signal.SIGSTOP, "sent", signal.SIGTSTP, signal.SIGCONT, "sent"]
 
 
 def test_sigtstp_without_a_terminal_suspends_the_ranks(supervise: Command):

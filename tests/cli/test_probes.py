@@ -163,7 +163,9 @@ def test_a_hang_that_a_probe_finds_fails_the_run(supervise: Command):
 def test_an_exception_of_a_probe_is_not_one_of_the_rank(supervise: Command, tmp_path: Path):
     """Below `supervise run`, Python programs record theirs for the report."""
     probe = f"exec:{sys.executable} -c 'raise ValueError(7)'"
-    done = supervise.run("--ready", probe, "--ready-timeout", "5", "--run-path", "sleeps.py", before=("sh", "-c", MAKE))
+    done = supervise.run(
+        "--ready", probe, "--ready-timeout", "12", "--run-path", "sleeps.py", before=("sh", "-c", MAKE)
+    )
     assert done.returncode != 0
     assert "the last answer: exit code 1: ValueError: 7" in done.stderr
     assert not list(tmp_path.rglob("error.json"))

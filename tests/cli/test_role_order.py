@@ -125,12 +125,12 @@ def test_a_reload_without_a_rank_that_is_ready_is_refused(supervise: Command):
 
 
 def test_the_report_names_the_signal_that_was_sent(supervise: Command):
-    deaf = f"trap '' INT TERM; {LOOPS}"
+    deaf = f"trap '' INT TERM; : > deaf; {LOOPS}"
     write(
         supervise,
         f"[roles.web]\ncommand = ['sh', '-c', \"{deaf}\"]\nstop-signal = 'INT'\nshutdown-timeout = 0.2\n"
-        "[roles.worker]\ncommand = ['sh', '-c', 'exit 3']\n",
+        "[roles.worker]\ncommand = ['sh', '-c', 'until [ -e deaf ]; do sleep 0.05; done; exit 3']\n",
     )
     done = supervise.run("--file", "gang.toml")
     assert done.returncode == 3
-    assert re.search(r"killed by SIGKILL \(sent by supervise, \d+ ms after SIGINT\)", done.stderr), done.stderr
+    assert re.search(r"killed by SIGKILL \(sent by supervise, [\d.]+ m?s after SIGINT\)", done.stderr), done.stderr

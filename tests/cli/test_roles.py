@@ -282,10 +282,17 @@ def test_lines_with_times(supervise: Command):
     """A time between two known times that are far apart has a mark."""
     supervise.run("-q", "--run-id", "job", "sh", "-c", "echo one; printf two")
     at = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d"
-    assert re.fullmatch(rf"\[default0\]:{at} one\n\[default0\]:{at} two\n", told(supervise, "logs", "job", "-t"))
     events = supervise.directory() / "events.jsonl"
     started = re.search(r'"event": "supervise.process.started".*?"timestamp": "(.*?)"', events.read_text())
     assert started is not None
-    earlier = datetime.fromisoformat(started[1]) - timedelta(minutes=1)
-    events.write_text(events.read_text().replace(started[1], earlier.isoformat()))
-    assert re.match(rf"~{at} one\n{at} two\n", told(supervise, "logs", "job", "0", "--timestamps"))
+    log = supervise.directory() / "attempt_0/0/stdout.log"
+    written = datetime.fromtimestamp(log.stat().st_mtime, datetime.fromisoformat(started[1]).tzinfo)
+    known = events.read_text()
+
+    def told_if_started(before: timedelta, *words: str) -> str:
+        events.write_text(known.replace(started[1], (written - before).isoformat()))
+        return told(supervise, "logs", "job", *words)
+
+    soon = told_if_started(timedelta(seconds=1), "-t")
+    assert re.fullmatch(rf"\[default0\]:{at} one\n\[default0\]:{at} two\n", soon)
+    assert re.match(rf"~{at} one\n{at} two\n", told_if_started(timedelta(minutes=1), "0", "--timestamps"))

@@ -70,9 +70,8 @@ def test_restarts_and_hangs_are_in_the_story(supervise: Command):
     """Each restart is a line; so is each hang."""
     supervise.run("--run-id", "a", "--max-restarts", "1", "--backoff", "0", "sh", "-c", "exit 3")
     assert "  rank 0 failed (exit code 3); restart 1\n" in told(supervise, "show", "a")
-    supervise.run(
-        "--run-id", "b", "--output-timeout", "0.2", "--on-hang", "fail", "sh", "-c", "echo up; exec sleep 1000"
-    )
+    words = ("--run-id", "b", "--output-timeout", "0.2", "--on-hang", "fail", "sh", "-c", "echo up; exec sleep 1000")
+    supervise.run(*words, **supervise.patient_stacks())
     shown = told(supervise, "show", "b")
     assert re.search(r"^  stacks: /.*stacks-1\.txt\n  logs: ", shown, re.MULTILINE)
     assert re.search(r"^  rank 0 hung: no output for [\d.]+ s$", shown, re.MULTILINE)

@@ -130,7 +130,7 @@ def test_the_stop_signal(supervise: Command, way: str):
     first = supervise.tmp_path / "up"
     first.touch()
     words = ["-n", "2", "--stop-signal", "USR2", "--no-prefix"]
-    words += ["--timeout", "2s"] if way == "timeout" else []
+    words += ["--timeout", "8s"] if way == "timeout" else []
     script = wait.replace("echo up", 'echo up | tee -a "$0"')
     with supervise.started(*words, "sh", "-c", fail + script if way == "failure" else script, str(first)) as run:
         if way == "user":

@@ -43,7 +43,7 @@ command = ["sh", "-c", 'exec redis-server --port $PORT --save "" --enable-debug-
 ready = ["tcp:${{PORT}}", "exec:redis-cli -p ${{PORT}} ping"]
 alive = "exec:redis-cli -p ${{PORT}} ping"
 alive-interval = 0.1
-alive-timeout = 1
+alive-timeout = 5
 alive-failures = 2
 service = true
 [roles.client]

@@ -12,7 +12,10 @@ import time
 
 import pytest
 
-from tests.cli.command import ROOT, SUPERVISE, Command, environment, until_another_signal
+from supervise.cli.options.options import parse
+from supervise.cli.run.console import Console
+from supervise.cli.run.progress import Progress
+from tests.cli.command import ROOT, SUPERVISE, Command, Started, environment, until_another_signal
 from tests.patience import PATIENCE_S
 
 POLITE = """
@@ -74,7 +77,6 @@ def test_the_first_signal_is_passed_on_and_waited_for(supervise: Command, sig: s
         returncode, out, err = run.end()
     assert returncode == code
     assert sorted(out.splitlines()) == [f"[default{rank}]:got {sig.name}" for rank in range(2)]
-    assert "stopping" not in err  # where nobody watches, a stop that takes no time is told once
     assert f"ranks 0-1: exit code 0 after {sig.name} from supervise" in err
     assert "Traceback" not in err
 
@@ -133,14 +135,40 @@ def test_the_second_signal_kills_now(supervise: Command):
     assert re.search(r"  ranks? 0.*: killed by SIGKILL \(sent by supervise, [\d.]+ m?s after SIGINT\)", err)
 
 
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_stop_is_announced_after_a_second_where_nobody_watches(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], quick: bool
+):
+    """A stop that takes no time is told once: at its end."""
+    now_s = [1000.0]
+    monkeypatch.setattr("supervise.cli.run.progress.time.monotonic", lambda: now_s[0])
+    progress = Progress(parse(["true"]), Console("never"))
+    progress.user_stops(signal.SIGTERM)
+    now_s[0] += 0.9 if quick else 1.1
+    for _ in range(2):
+        progress.announce()
+    said = capfd.readouterr().err
+    assert said.count("SIGTERM: stopping 1 rank, SIGKILL in 29 s; a second signal kills now\n") == (not quick)
+    assert said.count("\n") == (not quick)
+
+
+def twice(run: Started, first: signal.Signals, second: signal.Signals, within_s: float) -> bool:
+    """Send two signals; return whether this process was not kept from it: on a busy machine the second comes later."""
+    begun_s = time.monotonic()
+    run.signal(first)
+    run.signal(second)
+    return time.monotonic() - begun_s < within_s
+
+
 def test_a_signal_that_comes_twice_at_once_is_one(supervise: Command):
     """`timeout` signals its child, and then its own process group: the ranks have their grace all the same."""
-    with supervise.started("-n", "2", "--shutdown-timeout", "1000", *python(SLOW)) as run:
-        assert run.hear(2) == READY
-        run.signal(signal.SIGTERM)
-        run.signal(signal.SIGTERM)
-        returncode, out, err = run.end()
-    assert returncode == 143
+    at_once = False
+    while not at_once:
+        with supervise.started("-n", "2", "--shutdown-timeout", "1000", *python(SLOW)) as run:
+            assert run.hear(2) == READY
+            at_once = twice(run, signal.SIGTERM, signal.SIGTERM, 0.01)
+            returncode, out, err = run.end()
+        assert returncode == 143
     assert sorted(out.splitlines()) == [f"[default{rank}]:saved" for rank in range(2)]
     assert "again" not in err
 
@@ -182,21 +210,38 @@ while True:
     [
         *((signal.SIGTERM, signal.SIGHUP, after_s) for after_s in (0.0, 0.3, 0.9, 1.2)),
         *((signal.SIGHUP, signal.SIGHUP, after_s) for after_s in (0.0, 0.3, 1.2)),
-        (signal.SIGTERM, signal.SIGINT, 0.0),
-        (signal.SIGHUP, signal.SIGTERM, 0.3),
     ],
 )
-def test_t6_some_signals_are_not_the_second_one(
+def test_t6_sighup_is_never_the_second_signal(
     supervise: Command, first: signal.Signals, second: signal.Signals, after_s: float
 ):
-    """SIGHUP never is, nor is a signal of another kind within a second: the ranks save."""
+    """The ranks save."""
     with supervise.started("--no-prefix", "--shutdown-timeout", "1000", *python(SAVES)) as run:
         assert run.hear() == ["ready\n"]
         run.signal(first)
         select.select([], [], [], after_s)
         run.signal(second)
         code, out, err = run.end()
-    assert (code, out) == (128 + first, "saving\nsaved\n")
+    assert code in (128 + first, 128 + second)  # of two that are pending, the kernel chooses the first
+    assert out == "saving\nsaved\n"
+    assert "killing" not in err
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(signal.SIGTERM, signal.SIGINT), (signal.SIGHUP, signal.SIGTERM)], ids=lambda sig: sig.name
+)
+def test_t6_a_signal_of_another_kind_is_not_the_second_one_within_a_second(
+    supervise: Command, first: signal.Signals, second: signal.Signals
+):
+    """The ranks save."""
+    at_once = False
+    while not at_once:
+        with supervise.started("--no-prefix", "--shutdown-timeout", "1000", *python(SAVES)) as run:
+            assert run.hear() == ["ready\n"]
+            at_once = twice(run, first, second, 0.3)
+            code, out, err = run.end()
+        assert code in (128 + first, 128 + second)  # of two that are pending, the kernel chooses the first
+    assert out == "saving\nsaved\n"
     assert "killing" not in err
 
 
@@ -260,13 +305,16 @@ def test_a_slow_stop_after_a_failure_is_announced_once(supervise: Command):
     program = STUBBORN.replace("import signal", "import os, signal", 1).replace(
         'print("ready"',
         'if os.environ["RANK"] == "1":\n    open("armed").read()\n    raise SystemExit(3)\n'
-        'open("armed", "w").close()\nprint("ready"',
+        'open("armed", "w").close()\nprint(os.getpid()',
     )
     os.mkfifo(supervise.tmp_path / "armed")  # rank 1 fails when rank 0 no longer heeds SIGTERM
-    with supervise.started("-n", "2", "--shutdown-timeout", "2.2", *python(program)) as run:
+    with supervise.started("-n", "2", "--no-prefix", "--shutdown-timeout", "1000", *python(program)) as run:
+        told = run.hear_error("rank 1 failed (exit code 3): stopping 1 rank, SIGKILL in ")
+        assert re.search(r" in 9\d\d s\n", told)
+        os.kill(int(run.hear()[0]), signal.SIGKILL)
         returncode, _, err = run.end()
     assert returncode == 3
-    assert len(re.findall(r"rank 1 failed \(exit code 3\): stopping 1 rank, SIGKILL in [12] s\n", err)) == 1
+    assert "stopping" not in err
 
 
 @pytest.mark.parametrize("sig", [signal.SIGUSR1, signal.SIGUSR2])

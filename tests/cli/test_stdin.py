@@ -91,7 +91,7 @@ def test_each_rank_reads_all_of_a_pipe_whatever_the_others_do(supervise: Command
             process.kill()
 
 
-READS = "import select; print(repr(select.select([0], [], [], 0.3)[0] and open(0).read()))"
+READS = "import select; print(repr(select.select([0], [], [], {})[0] and open(0).read()))"
 
 
 @pytest.mark.parametrize(("kind", "wanted"), [("", "'a\\n'"), ("null", "''"), ("open", "[]"), ("inherit", "'a\\n'")])
@@ -100,7 +100,8 @@ def test_the_stdin_of_a_role(supervise: Command, kind: str, wanted: str, count: 
     """Empty, without an end, or that of supervise; without the key as for a run without a file."""
     key = f"stdin = {kind!r}" if kind else ""
     other = "\n[roles.b]\ncommand = 'true'" if count == 2 else ""
-    command = f"command = ['python', '-S', '-c', {READS!r}]"
+    reads = READS.format(0.3 if kind == "open" else PATIENCE_S)
+    command = f"command = ['python', '-S', '-c', {reads!r}]"
     (supervise.tmp_path / "gang.toml").write_text(f"[roles.a]\n{command}\n{key}{other}")
     done = run(supervise, "-q", "--no-prefix", "--file", "gang.toml", text="a\n")
     assert done.returncode == 0, done.stderr

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.torchrun import PATIENCE_S
+
+pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
+
 GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
 TRAINER = Path(__file__).parents[2] / "docs" / "start" / "trainer.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -18,7 +22,13 @@ def run(python: str, program: str, folder: Path, *launcher: str) -> list[str]:
     name.write_text(program)
     env = {"PYTHONPATH": ROOT, "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
-        [python, *launcher, str(name)], capture_output=True, text=True, timeout=50, cwd=folder, env=env, check=False
+        [python, *launcher, str(name)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        cwd=folder,
+        env=env,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.splitlines()

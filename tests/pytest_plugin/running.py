@@ -73,7 +73,7 @@ def command(folder: Path, *args: str, launcher: Sequence[str] = ()) -> list[str]
     return [sys.executable, *launcher, "-m", "pytest", f"--basetemp={folder / 'base'}", *args]
 
 
-def run(folder: Path, *args: str, launcher: Sequence[str] = (), **env: str) -> Run:
+def run(folder: Path, *args: str, launcher: Sequence[str] = (), patience_s: float = PATIENCE_S, **env: str) -> Run:
     """Run pytest in a folder to its end; `launcher` are arguments of Python before ``-m pytest``."""
     done = subprocess.run(
         command(folder, *args, launcher=launcher),
@@ -84,7 +84,7 @@ def run(folder: Path, *args: str, launcher: Sequence[str] = (), **env: str) -> R
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=patience_s,
         check=False,
     )
     return Run(done.returncode, done.stdout, reports(folder))

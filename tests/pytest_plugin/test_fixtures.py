@@ -4,7 +4,10 @@ import pytest
 
 from supervise.pytest_plugin._folder import Folder
 from supervise.pytest_plugin._gather import RankGather
+from tests.patience import PATIENCE_S
 from tests.pytest_plugin.running import QUIET, Run, run, write
+
+pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # a corpus has many gangs
 
 TESTS = """
     import logging, os, pathlib, threading
@@ -112,7 +115,7 @@ def folder(tmp_path_factory):
 def fixtures(folder) -> Run:
     """One run of all tests of this module's corpus."""
     write(folder, test_it=TESTS)
-    return run(folder, *QUIET, "-v")
+    return run(folder, *QUIET, "-v", patience_s=3 * PATIENCE_S)
 
 
 @pytest.mark.parametrize(

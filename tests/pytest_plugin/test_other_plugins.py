@@ -3,6 +3,7 @@
 import json
 import xml.etree.ElementTree as ET
 
+from tests.patience import PATIENT_STACKS
 from tests.pytest_plugin.running import QUIET, run, write
 
 NO_CACHE = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:anyio"]
@@ -142,9 +143,11 @@ def test_pytest_timeout_ends_the_ranks_and_their_stacks_are_shown(tmp_path):
     """If its timeout is the shorter one."""
     write(
         tmp_path,
+        patient_stacks=PATIENT_STACKS,
         test_it="""
         import threading
         import pytest
+        import patient_stacks
 
         @pytest.mark.ranks(2)
         def test_before():

@@ -4,11 +4,15 @@ import re
 
 import pytest
 
+from tests.patience import PATIENCE_S, PATIENT_STACKS
 from tests.pytest_plugin.running import QUIET, Run, run, write
+
+pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # a corpus has many gangs
 
 TESTS = """
     import os, threading, unittest, warnings
     import pytest
+    import patient_stacks
 
     @pytest.mark.ranks(3, grace_s=50)
     def test_equal_failures(rank):
@@ -163,8 +167,8 @@ TESTS = """
 def outcomes(tmp_path_factory) -> Run:
     """One run of all tests of this module's corpus."""
     folder = tmp_path_factory.mktemp("outcomes")
-    write(folder, test_it=TESTS)
-    return run(folder, *QUIET, "-v")
+    write(folder, test_it=TESTS, patient_stacks=PATIENT_STACKS)
+    return run(folder, *QUIET, "-v", patience_s=3 * PATIENCE_S)
 
 
 def test_a_failure_is_shown_as_if_it_had_happened_here(outcomes):

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -32,22 +32,18 @@ class Top:
     modes: list[object]
     decoder: codecs.IncrementalDecoder = field(default_factory=codecs.getincrementaldecoder("utf-8"))
 
-    def until(self, *texts: str) -> list[str]:
-        """Read until the screen has all these texts; return its lines."""
+    def until(self, *texts: str, holds: Callable[[list[str]], object] = bool) -> list[str]:
+        """Read until the screen has all these texts, and this holds for its lines; return them.
+
+        A picture may be read in parts, so what is asserted about another line than that of a text belongs to `holds`.
+        """
         deadline_s = time.monotonic() + PATIENCE_S
-        while not all(any(text in line for line in self.screen.lines()) for text in texts):
+        while not (
+            all(any(text in line for line in self.screen.lines()) for text in texts) and holds(self.screen.lines())
+        ):
             left_s = deadline_s - time.monotonic()
             readable = select.select([self.master], [], [], max(0.0, left_s))[0]
             assert readable, f"{texts} are not shown:\n" + "\n".join([*self.screen.lines(), self.screen.main])
-            self._read()
-        return self.screen.lines()
-
-    def without(self, text: str) -> list[str]:
-        """Read until no line of the screen is this text; return the lines. The names of runs have any digits."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        while text in map(str.strip, self.screen.lines()):
-            left_s = deadline_s - time.monotonic()
-            assert select.select([self.master], [], [], max(0.0, left_s))[0], f"{text!r} stays"
             self._read()
         return self.screen.lines()
 
@@ -127,9 +123,9 @@ def top(
 
 
 @contextmanager
-def running(supervise: Command, *words: str, count: int = 2) -> Iterator["subprocess.Popen[str]"]:
+def running(supervise: Command, *words: str, count: int = 2, **env: str) -> Iterator["subprocess.Popen[str]"]:
     """Start a run named job, whose ranks say something first; yield it when all have, and end it."""
-    with supervise.started("--no-prefix", "-n", str(count), "--run-id", "job", *words) as run:
+    with supervise.started("--no-prefix", "-n", str(count), "--run-id", "job", *words, **env) as run:
         run.hear(count)
         yield run.process
         if run.process.poll() is None:

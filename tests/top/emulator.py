@@ -17,9 +17,14 @@ class Emulator:
         self.entered = 0
         self._rest = ""
         self.resize(columns, rows)
+        self._outdated = False
 
     def resize(self, columns: int, rows: int) -> None:
-        """Change the size; the content is lost, as in the worst terminal."""
+        """Change the size; the content is lost, as in the worst terminal.
+
+        What is drawn until the screen is cleared is for the old size: the program has not seen the new one.
+        """
+        self._outdated = True
         self.columns, self.rows = columns, rows
         self._cells = [[" "] * columns for _ in range(rows)]
         self._row = self._column = 0
@@ -43,6 +48,8 @@ class Emulator:
                 self._put(character)
 
     def _command(self, numbers: str, command: str) -> None:
+        if self._outdated and command in "HK":
+            return
         match command:
             case "H":
                 row, column = map(int, numbers.split(";"))
@@ -53,6 +60,7 @@ class Emulator:
                 self._cells[self._row][self._column :] = [" "] * (self.columns - self._column)
             case "J":
                 assert numbers == "2"
+                self._outdated = False
                 self._cells = [[" "] * self.columns for _ in range(self.rows)]
             case "m":
                 pass
@@ -70,7 +78,7 @@ class Emulator:
                 raise AssertionError(numbers + command)
 
     def _put(self, character: str) -> None:
-        if unicodedata.combining(character):
+        if unicodedata.combining(character) or self._outdated:
             return
         width = 2 if unicodedata.east_asian_width(character) in "WF" else 1
         assert self._column + width <= self.columns, f"{character!r} goes beyond the last column"

@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,18 @@ while not os.path.exists(sys.argv[1]):
 """
 
 
-def until_samples(path: Path, count: int, run: Started) -> list[dict[str, Any]]:
-    """Wait for `count` samples of a run that goes on."""
-    while not path.exists() or len(lines := path.read_bytes().split(b"\n")[:-1]) < count:
+def until_samples(path: Path, count: int, run: Started, steps: Sequence[int] = ()) -> list[dict[str, Any]]:
+    """Wait for `count` samples of a run that goes on, in which its ranks have these steps, if any are given."""
+    found: list[dict[str, Any]] = []
+    while len(found) < count:
         pause(run)
-    return [json.loads(line) for line in lines]
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        found = [
+            sample
+            for sample in map(json.loads, lines)
+            if not steps or [sample["ranks"].get(str(rank), {}).get("step") for rank in range(len(steps))] == [*steps]
+        ]
+    return found
 
 
 def test_a_run_records_what_its_ranks_use(supervise: Command, tmp_path: Path) -> None:
@@ -42,7 +50,7 @@ def test_a_run_records_what_its_ranks_use(supervise: Command, tmp_path: Path) ->
     words = ("-n", "2", "--heartbeat-timeout", "100", "program.py", str(flag))
     with supervise.started(*words) as run:
         [directory] = until_directory(tmp_path, run)
-        *_, before, last = until_samples(directory / "samples.jsonl", 3, run)
+        before, *_, last = until_samples(directory / "samples.jsonl", 3, run, [40, 41])  # two intervals of a second
         flag.touch()
         assert run.end()[0] == 0
     assert (directory / "samples.jsonl").stat().st_mode & 0o777 == 0o600
@@ -76,8 +84,11 @@ def pause(run: Started) -> None:
 
 
 def test_a_short_run_has_no_samples(supervise: Command) -> None:
-    assert supervise.run("-n", "2", "true").returncode == 0
-    assert not (supervise.directory() / "samples.jsonl").exists()
+    assert supervise.run("-n", "2", "--metrics", "metrics", "true").returncode == 0
+    metrics = (supervise.tmp_path / "metrics").read_text()
+    took = re.search(r"^supervise_run_duration_seconds\S* (\S+)$", metrics, re.MULTILINE)
+    assert took is not None
+    assert not (supervise.directory() / "samples.jsonl").exists() or float(took[1]) >= 1
 
 
 def test_a_killed_run_keeps_its_samples(supervise: Command, tmp_path: Path) -> None:

@@ -53,9 +53,9 @@ from supervise.testing import FakeGang
 {before}
 with FakeGang(2) as gang:
     gang.events.all
-    gang.supervisor.ask(Start(), timeout=10)
+    gang.supervisor.ask(Start(), timeout=40)
     gang.processes[1].exit(3)
-    assert gang.supervisor.ask(Wait(), timeout=10).root_cause == 1
+    assert gang.supervisor.ask(Wait(), timeout=40).root_cause == 1
 {after}
 """
 

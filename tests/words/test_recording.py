@@ -356,7 +356,9 @@ def test_importing_and_decorating_costs_a_worker_nothing_heavy():
         "heavy = {'json', 'traceback', 'tempfile', 'logging', 'typing', 'dataclasses', 'pathlib', 're', 'pykka'}\n"
         "print(sorted(heavy & (set(sys.modules) - before)))"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.stdout.strip() == "[]"
 
 

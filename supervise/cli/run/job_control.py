@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _WANTS_TERMINAL = (SIGTTIN.name, SIGTTOU.name)
 _TYPED = {SIGINT.name: SIGINT, SIGQUIT.name: SIGQUIT, SIGHUP.name: SIGHUP}
 """Signals that the terminal sends to the process group in the foreground, and that end a process."""
-_REPLY_S = 1.0
+_REPLY_S = 5.0  # the gang replies at once, unless the machine stands still
 _AT_ONCE_S = 0.05
 """A shorter suspension had no effect: if no shell can continue supervise, the kernel does not suspend it."""
 

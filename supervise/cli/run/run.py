@@ -252,12 +252,12 @@ class _Run:
 
     def _take(self) -> None:
         """Wait for signals, events and replies, and process them."""
+        self._progress.announce()  # before the wait: a stop that ends during the wait is not announced
         self._sort(self._inbox.take(self._sampling.wait_s(self._progress.wait_s())))
         self._sampling.look()
         if self._reaps:
             reaping.reap_strangers(self._rank_pids, self._inherited)
         self._console.show_left()
-        self._progress.announce()
 
     def _sort(self, received: list[Received]) -> None:
         # A Status makes the Supervisor check for suspended ranks. Send one at SIGCHLD, and one after the start for
