@@ -96,7 +96,7 @@ def test_a_full_queue_drops_a_heartbeat_at_once(host):
 
 
 @pytest.mark.parametrize("what", ["ready", "stopping"])
-def test_ready_and_stopping_wait_for_room(host, what):
+def test_ready_and_stopping_wait_for_room(host, what, patient_reports):
     number = fill(host)
     waiting = threading.Thread(target=supervise.notify, kwargs={what: True})
     waiting.start()

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import errno
+import functools
 import json
 import logging
 import os
@@ -314,10 +315,16 @@ UNPICKLES = {
 }
 
 
+@functools.cache
+def sources() -> list[tuple[Path, ast.Module]]:
+    """Parse all files of the package, once for all tests: it takes seconds of a busy machine."""
+    return [(path, ast.parse(path.read_text())) for path in sorted(PACKAGE.rglob("*.py"))]
+
+
 def calls(*names: str) -> Iterator[tuple[str, ast.Call]]:
     """Find the calls in the package of functions or methods with one of these names."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in sources():
+        for node in ast.walk(tree):
             called = getattr(node, "func", None)
             if isinstance(node, ast.Call) and (getattr(called, "attr", None) or getattr(called, "id", None)) in names:
                 yield str(path.relative_to(PACKAGE)), node
@@ -334,8 +341,7 @@ def test_no_shell_reads_what_a_user_has_written():
     assert not list(calls("system", "popen", "getoutput", "getstatusoutput", "create_subprocess_shell", "eval"))
     runs = calls("Popen", "run", "call", "check_call", "check_output")
     assert not [path for path, call in runs if any(keyword.arg == "shell" for keyword in call.keywords)]
-    for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text())
+    for path, tree in sources():
         constants = {
             target.id
             for node in tree.body
