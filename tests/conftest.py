@@ -187,8 +187,8 @@ def _no_leaks(_one_household: None) -> Iterator[None]:
     _keep_fork_server()
     left = [
         *_end_actors(actors),
+        *_end_threads(threads),  # one of them may reap a process
         *_end_processes(processes),
-        *_end_threads(threads),
         *_await_fds(fds),
         *_remove_control_groups(groups),
     ]

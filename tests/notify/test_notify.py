@@ -151,6 +151,8 @@ def test_threads_and_a_forked_child_send_whole_messages(host):
     """In a program of its own, since a fork beside threads is what is tested."""
     source = """
 import os, threading
+from supervise import notifying
+notifying._PATIENCE_S = 900.0
 from supervise import notify  # a first use in a thread at the moment of the fork would leave Python's import lock owned
 def send(thread):
     for step in range(20):
