@@ -41,10 +41,17 @@ from tests.times import (
     idle_clients_go_at_once,
     impatient_console,
     impatient_server,
+    patient_console,
+    patient_reports,
+    patient_shutdown,
+    polls_are_rare,
+    reloads_may_begin_late,
     short_slices,
     short_start_limit,
     slow_clients_go_soon,
+    stacks_may_come_late,
     stuck_destination_is_given_up_soon,
+    trackers_have_time,
 )
 
 __all__ = [
@@ -58,18 +65,25 @@ __all__ = [
     "impatient_server",
     "no_launch",
     "no_threads",
+    "patient_console",
+    "patient_reports",
+    "patient_shutdown",
+    "polls_are_rare",
     "py_spy",
     "pytest_addoption",
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_report_header",
+    "reloads_may_begin_late",
     "scarce_pidfds",
     "short_slices",
     "short_start_limit",
     "slow_clients_go_soon",
+    "stacks_may_come_late",
     "stuck_destination_is_given_up_soon",
     "system_call",
     "temporary_folder",
+    "trackers_have_time",
 ]
 
 surroundings.reset()  # before the first test, and in the worker processes of xdist
@@ -173,8 +187,8 @@ def _no_leaks(_one_household: None) -> Iterator[None]:
     _keep_fork_server()
     left = [
         *_end_actors(actors),
+        *_end_threads(threads),  # one of them may reap a process
         *_end_processes(processes),
-        *_end_threads(threads),
         *_await_fds(fds),
         *_remove_control_groups(groups),
     ]

@@ -11,10 +11,17 @@ __all__ = [
     "idle_clients_go_at_once",
     "impatient_console",
     "impatient_server",
+    "patient_console",
+    "patient_reports",
+    "patient_shutdown",
+    "polls_are_rare",
+    "reloads_may_begin_late",
     "short_slices",
     "short_start_limit",
     "slow_clients_go_soon",
+    "stacks_may_come_late",
     "stuck_destination_is_given_up_soon",
+    "trackers_have_time",
 ]
 
 STEPS = {"kernel": "_KERNEL_S", "py-spy": "_PY_SPY_S", "one run of py-spy": "_RUN_S", "dumps": "_DUMPS_S"}
@@ -45,9 +52,9 @@ def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def short_start_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An actor of a tree may take a twentieth of a second for its `on_start`."""
-    monkeypatch.setattr("supervise._tree.lives.Life.start_limit_s", 0.05)
+def short_start_limit(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From a call on, an actor of a tree may take a twentieth of a second for its `on_start`."""
+    return lambda: monkeypatch.setattr("supervise._tree.lives.Life.start_limit_s", 0.05)
 
 
 @pytest.fixture
@@ -60,6 +67,30 @@ def stuck_destination_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def impatient_console(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command waits a hundredth of a second for a reader of its stderr."""
     monkeypatch.setattr("supervise.cli.run.console._PATIENCE_S", 0.01)
+
+
+@pytest.fixture
+def patient_console(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command waits a quarter of an hour for a reader of its stderr."""
+    monkeypatch.setattr("supervise.cli.run.console._PATIENCE_S", 900.0)
+
+
+@pytest.fixture
+def patient_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`notify` waits a quarter of an hour for room in the socket of the host."""
+    monkeypatch.setattr("supervise.notifying._PATIENCE_S", 900.0)
+
+
+@pytest.fixture
+def patient_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a crash, a gang waits a quarter of an hour for ranks that survive SIGKILL."""
+    monkeypatch.setattr("supervise._gang.shutdown._DEADLINE_S", 900.0)
+
+
+@pytest.fixture
+def polls_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that must be polled for what is written to it is looked at once an hour."""
+    monkeypatch.setattr("supervise._logs.watch.POLL_MS", 3_600_000)
 
 
 @pytest.fixture
@@ -85,3 +116,21 @@ def slow_clients_go_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def idle_clients_go_at_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From a call on, a client of a control server without a request is dropped after a tenth of a second."""
     return lambda: monkeypatch.setattr("supervise._control.clients.IDLE_S", 0.1)
+
+
+@pytest.fixture
+def reloads_may_begin_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank has eight seconds to report that it reloads: a machine may stand still for the usual two."""
+    monkeypatch.setattr("supervise._gang.health._RELOADING_S", 8.0)
+
+
+@pytest.fixture
+def stacks_may_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report of a hang waits ten seconds for the stacks: a test may take as long as the usual time."""
+    monkeypatch.setattr("supervise._gang.health._LONGEST_S", 10.0)
+
+
+@pytest.fixture
+def trackers_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a SIGKILL, resource trackers have half a minute to unlink what the other processes have left."""
+    monkeypatch.setattr("supervise._gang.worker._TRACKERS_S", 30.0)

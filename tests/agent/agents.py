@@ -34,7 +34,7 @@ class Agents:
         self._count = 0
 
     def __enter__(self) -> Self:
-        self.ear = Fifo(self.folder / "ear")
+        self.ear = Fifo(self.folder / "ear", PATIENCE_S)
         self._stack.callback(self.ear.close)
         return self
 

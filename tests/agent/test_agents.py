@@ -81,7 +81,7 @@ def test_the_shutdown_timeout_bounds_the_stop(agents):
 
 def _words(run_id, nodes, source):
     """Return a function from whether an agent has the store to its words: if each tries to, two stores may exist."""
-    conf = "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2,is_host="
+    conf = "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=10,is_host="
     endpoint, limit = f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--max-restarts=0"
     words = (f"--nnodes={nodes}", "--nproc-per-node=1", "--rdzv-backend=c10d", endpoint, f"--rdzv-id={run_id}", limit)
     return lambda has_store: (*words, f"{conf}{has_store:d}", FAULT, source)

@@ -245,8 +245,8 @@ def test_a_keyword_of_another_library_gets_the_one_that_does_it(word: str, meant
 
 
 def test_a_timeout_is_a_failure():
-    with pytest.raises(GangFailed, match=r"^stopped: timeout of 500 ms exceeded\n") as caught:
-        run("sleep", 1, ("3600",), timeout=0.5, grace=5.0)
+    with pytest.raises(GangFailed, match=r"^stopped: timeout of 5.5 s exceeded\n") as caught:
+        run("sleep", 1, ("3600",), timeout=5.5, grace=20.0)
     assert caught.value.result.outcome == "timed_out"
 
 

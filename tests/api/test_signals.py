@@ -104,7 +104,7 @@ def test_g1_after_the_signal_comes_the_grace_and_then_sigkill(kind: str, ready: 
     os.kill(os.getpid(), signal.SIGCONT)  # harmless, and not ours
     begun = time.monotonic()
     context.close(signal.SIGINT, timeout=0.5)
-    assert 0.4 < time.monotonic() - begun < 5
+    assert 0.4 < time.monotonic() - begun < 20
     result = context.wait()
     assert result is not None
     assert result.failures[0].exitcode == -signal.SIGKILL
@@ -135,9 +135,9 @@ def test_g2_a_second_signal_during_close_kills_now(kind: str, ready: str) -> Non
     thread = threading.Thread(target=more)
     begun = time.monotonic()
     thread.start()
-    context.close(signal.SIGTERM, timeout=60)
+    context.close(signal.SIGTERM, timeout=600)
     thread.join()
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < PATIENCE_S
     result = context.wait()
     assert result is not None
     assert {f.exitcode for f in result.failures.values()} == {-signal.SIGKILL}
@@ -185,7 +185,8 @@ def test_t6_a_signal_that_is_not_the_second_one_leaves_the_grace(
     """systemd sends SIGTERM and SIGHUP, a terminal SIGHUP twice: the rank saves, whatever the program is doing."""
     ear = Fifo(tmp_path / "ear")
     program = (
-        "import signal, sys\nfrom supervise import SignalException, run, start_processes\n"
+        "import signal, sys\nfrom supervise import SignalException, _second_signal, run, start_processes\n"
+        "_second_signal._OTHER_S = 60.0\n"  # a machine may stand still for a second between the two
         f"args = ('-c', {SAVES!r}, 'sh', {ear.path!r})\n{HOSTS[host]}"
     )
     process = subprocess.Popen(
@@ -270,7 +271,7 @@ def test_g3_an_ignored_sighup_stays_ignored() -> None:
         ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert int(done.stdout.split()[-1], 16) & (1 << (signal.SIGHUP - 1))
@@ -328,7 +329,7 @@ def test_g5_a_close_in_another_thread_hands_signals_to_the_old_handler() -> None
         context = start_processes("g5", "sleep", {0: "60"}, logs_specs=NO_FILES)
         thread = threading.Thread(target=context.close)
         thread.start()
-        thread.join(20)
+        thread.join(PATIENCE_S)
         signal.raise_signal(signal.SIGTERM)
         assert got == [signal.SIGTERM]
         assert signal.getsignal(signal.SIGTERM) is mine
@@ -365,7 +366,7 @@ def test_a_context_that_nobody_holds_closes_its_gang() -> None:
     context = start_processes("lost", "sleep", {0: "60"}, logs_specs=NO_FILES)
     process = psutil.Process(context.pids()[0])
     del context
-    _gone, alive = psutil.wait_procs([process], timeout=10)
+    _gone, alive = psutil.wait_procs([process], timeout=PATIENCE_S)
     assert not alive
     gc.collect()
     assert signal.getsignal(signal.SIGTERM) == before

@@ -171,12 +171,12 @@ def torn_error_file_of_a_child(lib, folder):
 
 @family
 def end_without_a_value(lib, folder):
-    return _wait(lib, _start(lib, folder, vanishes, {0: ()}), timeout=1.0)
+    return _wait(lib, _start(lib, folder, vanishes, {0: ()}), timeout=8.0)
 
 
 @family
 def interrupt_in_a_rank(lib, folder):
-    return _wait(lib, _start(lib, folder, interrupted, {0: ()}), timeout=1.0)
+    return _wait(lib, _start(lib, folder, interrupted, {0: ()}), timeout=8.0)
 
 
 @family

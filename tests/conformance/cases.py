@@ -19,7 +19,7 @@ PATIENCE_S = 60.0
 FOLDER = "<folder>"
 """As an argument: the path of a folder that all ranks of the gang share."""
 SLOW_START_S = "<slow start>"
-"""As a value of a setting: 1.5 s, and on an engine whose start takes seconds, 10 s."""
+"""As a value of a setting: 8 s, and on an engine whose start takes seconds, 10 s."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class ActorEngine:
 class Local(ActorEngine):
     """A gang of this host. Its ranks get what a gang over several hosts sets."""
 
-    start_s = 1.5
+    start_s = 8.0
 
     def missing(self) -> str:
         return ""

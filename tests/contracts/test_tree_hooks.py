@@ -11,7 +11,7 @@ import pykka
 from pykka import messages as pykka_messages
 from pykka._envelope import Envelope
 
-PATIENCE_S = 10
+PATIENCE_S = 40
 CHANGED = "pykka or threading has changed: "
 
 

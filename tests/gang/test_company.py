@@ -64,7 +64,7 @@ def test_hundreds_of_open_waits_hold_nobody_up():
         waits = [later(gang, Wait(timeout=0.01 if n % 2 else 3600)) for n in range(200)]
         waits += [later(gang, Wait()) for _ in range(200)]
         for message in (Poll(), Pids(), Status(), Poll()):
-            gang.supervisor.ask(message, timeout=1)
+            ask(gang, message)
         assert ask(gang, Status()).waiters >= 200
         result = ask(gang, Close())
         assert {id(wait.get(timeout=PATIENCE_S)) for wait in waits[200:]} == {id(result)}

@@ -213,7 +213,7 @@ def test_a_second_look_at_a_process_that_was_not_reapable_raises(breaking, stran
         assert_buried(gang, waits, recorder)
 
 
-def test_a_crash_while_a_launch_is_under_way_kills_who_starts_after_it(stranger, caplog):
+def test_a_crash_while_a_launch_is_under_way_kills_who_starts_after_it(stranger, caplog, patient_shutdown):
     """A launch may be queued behind the crash: its process must not outlive the gang."""
     with FakeGang(1) as gang, Recorder() as recorder:
         gang.supervisor.ask(Subscribe(ref=recorder.ref), timeout=PATIENCE_S)
@@ -226,7 +226,7 @@ def test_a_crash_while_a_launch_is_under_way_kills_who_starts_after_it(stranger,
         del actor
         for wait in waits:
             with pytest.raises(SupervisorCrashed):
-                wait.get(timeout=4.0)  # not only once the patience with the dead is at its end
+                wait.get(timeout=PATIENCE_S)  # not only once the patience with the dead is at its end
         assert gang.supervisor.actor_stopped.wait(PATIENCE_S)
         assert all(SIGKILL in process.signals for process in gang.processes.values())
 

@@ -277,7 +277,7 @@ def test_a_second_close_hurries_the_first():
 
 
 def test_the_gang_s_timeout_stops_it():
-    with FakeGang(2, timeout=0.05) as gang:
+    with FakeGang(2, timeout=5.0) as gang:
         ask(gang, Start())
         result = ask(gang, Wait())
         assert (result.outcome, result.is_failed()) == ("timed_out", True)

@@ -260,7 +260,7 @@ def test_a_failure_on_the_other_host_before_its_stop_is_listed(make: Any, engine
 
 
 def test_a_dead_host_is_the_cause_and_the_result_waits_for_its_lease(make: Any, engine: SimulatedEngine):
-    gang = make(lease_s=1.0)
+    gang = make(lease_s=5.0)
     gang.ask(Start(), timeout=PATIENCE_S)
     engine.hosts[1].over = True  # the next renewal finds it dead
     assert engine.stops(1) == [(0, "stop", None, None)]
@@ -499,7 +499,7 @@ def test_output_is_shown_and_ends_before_the_result(make: Any, engine: Simulated
 def test_the_output_of_a_lost_host_ends_with_it(make: Any, engine: SimulatedEngine):
     """Otherwise its unfinished line would be joined to the first one of the next attempt."""
     shown = Shown()
-    gang = make(shown, lease_s=1.0)
+    gang = make(shown, lease_s=5.0)
     gang.ask(Start(), timeout=PATIENCE_S)
     engine.hosts[1].tell(("stdout", b"half"))
     while not shown.out:

@@ -142,14 +142,14 @@ def test_a_second_close_need_not_wait_for_the_grace(gangs: Any):
     first = gang.ref.ask(Close(), block=False)
     gang.events.until(lambda all_: any(event["event"] == "supervise.gang.stopping" for event in all_))
     assert gang.ask(Close(death_sig=SIGKILL, timeout=0)).outcome == "stopped"
-    assert first.get(timeout=1).outcome == "stopped"
+    assert first.get(timeout=PATIENCE_S).outcome == "stopped"
 
 
 @pytest.mark.parametrize("message", [Close(), None], ids=["close", "stop"])
 def test_a_gang_that_was_not_started_can_be_closed(gangs: Any, message: Any, caplog: pytest.LogCaptureFixture):
     gang = gangs("true")
     if message is None:
-        gang.ref.stop(timeout=5)
+        gang.ref.stop(timeout=PATIENCE_S)
     else:
         assert gang.ask(message).outcome == "stopped"
         assert gang.ask(message).outcome == "stopped"
@@ -161,7 +161,7 @@ def test_a_close_during_the_start_leaves_nothing(gangs: Any):
     start = gang.ref.ask(Start(), block=False)
     assert gang.ask(Close()).outcome == "stopped"
     with pytest.raises(SuperviseError, match="was closed before its start had ended"):
-        start.get(timeout=5)
+        start.get(timeout=PATIENCE_S)
 
 
 def test_the_time_limit_stops_all(gangs: Any):

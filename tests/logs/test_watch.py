@@ -10,8 +10,9 @@ import pytest
 
 from supervise._logs import watch as watching
 from supervise._logs.watch import BURST, PAUSE_NS, InotifyWatch, Pace, PollingWatch, watch
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = PATIENCE_S
 
 
 @pytest.fixture

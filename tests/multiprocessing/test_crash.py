@@ -12,6 +12,7 @@ from supervise import multiprocessing as mp
 from tests.breaking import crash
 from tests.multiprocessing import work
 from tests.multiprocessing.test_join import finish, sources
+from tests.patience import PATIENCE_S
 
 
 def test_a_crash_of_the_supervisor_is_told_by_the_join():
@@ -58,9 +59,9 @@ def test_an_interrupt_during_the_start_leaves_nothing(breaking, early):
     breaking.instead("run of a gang on a thread of its own", interrupting)
     with pytest.raises(KeyboardInterrupt):
         mp.spawn(work.run, sources("block()"))
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE_S)
     for gang in pykka.ActorRegistry.get_by_class(Supervisor):
-        assert gang.actor_stopped.wait(30)
+        assert gang.actor_stopped.wait(PATIENCE_S)
 
 
 def test_an_interrupt_right_behind_the_first_thread_of_a_start_leaves_nothing(monkeypatch, breaking):
@@ -74,9 +75,9 @@ def test_an_interrupt_right_behind_the_first_thread_of_a_start_leaves_nothing(mo
     monkeypatch.setattr(_thread, "start_new_thread", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mp.spawn(work.run, sources("block()"))
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE_S)
     for gang in pykka.ActorRegistry.get_by_class(Supervisor):
-        assert gang.actor_stopped.wait(30)
+        assert gang.actor_stopped.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize("join", [True, False])
@@ -90,7 +91,7 @@ def test_an_interrupt_right_behind_a_start_leaves_nothing(monkeypatch, join):
     with pytest.raises(KeyboardInterrupt):
         mp.spawn(work.run, sources("block()"), join=join)
     for gang in pykka.ActorRegistry.get_by_class(Supervisor):
-        assert gang.actor_stopped.wait(30)
+        assert gang.actor_stopped.wait(PATIENCE_S)
 
 
 def test_a_memory_file_that_the_rank_overwrote_is_no_trace():

@@ -11,6 +11,7 @@ import pytest
 
 from supervise import multiprocessing as mp
 from tests.multiprocessing import work
+from tests.patience import PATIENCE_S
 from tests.processes.gangs import Stopwatch
 
 METHODS = ("spawn", "fork", "forkserver")
@@ -105,7 +106,7 @@ def test_join_tells_whether_all_have_ended(ear, gate):
     assert context.join(timeout=0) is False
     assert list(context.sentinels.values()) == [1]
     gate.tell()
-    assert context.join(timeout=30) is True
+    assert context.join(timeout=PATIENCE_S) is True
     assert context.join() is True
     assert (context.sentinels, [p.exitcode for p in context.processes]) == ({}, [0, 0])
 
@@ -113,11 +114,11 @@ def test_join_tells_whether_all_have_ended(ear, gate):
 def test_without_a_join_nobody_is_stopped(ear, gate):
     """The others of a failed process run to their own end, if that is what the caller waits for."""
     context = mp.spawn(work.run, sources("sys.exit(1)", f"hear({gate.path!r}); sys.exit(5)"), 2, join=False)
-    context.processes[0].join(30)
+    context.processes[0].join(PATIENCE_S)
     assert context.processes[0].exitcode == 1
     assert context.processes[1].is_alive()
     gate.tell()
-    context.processes[1].join(30)
+    context.processes[1].join(PATIENCE_S)
     assert context.processes[1].exitcode == 5
     with pytest.raises(mp.ProcessExitedException, match="process 0"):
         context.join()
@@ -135,7 +136,7 @@ def test_the_others_get_their_grace_before_sigterm(ear, gate):
     """With a grace period they may end by themselves, in time."""
     politely = f"hear({gate.path!r}); say({ear.path!r}, 'by itself')"
     context = mp.spawn(work.run, sources("sys.exit(4)", politely), 2, join=False)
-    connection.wait([context.processes[0].sentinel], 30)
+    connection.wait([context.processes[0].sentinel], PATIENCE_S)
     gate.tell()
     with pytest.raises(mp.ProcessExitedException, match="process 0"):
         finish(context, grace_period=30)
@@ -157,11 +158,11 @@ def test_times_without_measure_wait_as_long_as_it_takes(ear, gate):
         for process in context.processes:
             process.kill()
             process.join(1e300)
-        telling.join(30)
+        telling.join(PATIENCE_S)
 
 
 def _tell_later(context, gate):
-    connection.wait([context.processes[0].sentinel], 30)
+    connection.wait([context.processes[0].sentinel], PATIENCE_S)
     gate.tell()
 
 
@@ -197,13 +198,13 @@ def test_the_first_to_fail_is_raised_even_if_it_dies_last(method, ear, gate):
 def test_d2_a_grandchild_that_holds_every_descriptor_delays_nothing(method, ear):
     with Stopwatch() as watch, pytest.raises(mp.ProcessExitedException, match="exit code 6"):
         mp.start_processes(work.leave_grandchild, (ear.path, 6), start_method=method)
-    assert watch.seconds < 10
+    assert watch.seconds < PATIENCE_S / 2
     await_end(int(ear.hear()))
 
 
 def await_end(pid):
     with suppress(psutil.NoSuchProcess):
-        psutil.Process(pid).wait(timeout=10)
+        psutil.Process(pid).wait(timeout=PATIENCE_S)
 
 
 def test_what_a_rank_leaves_behind_is_ended(ear):

@@ -13,6 +13,7 @@ from supervise import SpecError
 from supervise import multiprocessing as mp
 from tests.multiprocessing import work
 from tests.multiprocessing.test_join import each_method, finish, sources
+from tests.patience import PATIENCE_S
 from tests.processes.gangs import Stopwatch
 
 
@@ -47,7 +48,7 @@ def test_a_process_waits_at_its_end_for_those_that_it_spawned(method, ear, gate)
     assert "ending" in heard
     assert context.join(timeout=0) is False
     gate.tell()
-    assert (context.join(timeout=30), ear.hear()) == (True, "done")
+    assert (context.join(timeout=PATIENCE_S), ear.hear()) == (True, "done")
 
 
 def test_k2_the_end_of_the_thread_that_spawned_ends_no_process(ear, gate):
@@ -58,7 +59,7 @@ def test_k2_the_end_of_the_thread_that_spawned_ends_no_process(ear, gate):
     thread.join()
     ear.hear()
     gate.tell()
-    assert (box[0].join(timeout=30), ear.hear()) == (True, "done")
+    assert (box[0].join(timeout=PATIENCE_S), ear.hear()) == (True, "done")
 
 
 def test_spawn_joins_in_a_thread_too():
@@ -72,7 +73,7 @@ def test_spawn_joins_in_a_thread_too():
 
     thread = threading.Thread(target=work_in_thread)
     thread.start()
-    thread.join(30)
+    thread.join(PATIENCE_S)
     assert box == [0]
 
 
@@ -127,7 +128,7 @@ def test_the_surface_of_a_process(ear, gate):
     with pytest.raises(ValueError, match="still running"):
         process.close()
     process.terminate()
-    process.join(30)
+    process.join(PATIENCE_S)
     assert (process.is_alive(), process.exitcode) == (False, -15)
     process.kill()
     process.close()
@@ -175,15 +176,15 @@ def test_the_interpreter_waits_for_its_processes_at_its_exit(tmp_path, ear, gate
     with program(tmp_path, ear, gate, "plain") as host:
         pid = int(ear.hear())
         gate.tell()
-        assert (ear.hear(), host.wait(30)) == ("done", 0)
+        assert (ear.hear(), host.wait(PATIENCE_S)) == ("done", 0)
     assert not psutil.pid_exists(pid)
 
 
 @pytest.mark.parametrize("how", ["daemon", "interrupted"])
 def test_the_interpreter_ends_daemons_and_after_an_interrupt_all(tmp_path, ear, gate, how):
     with Stopwatch() as watch, program(tmp_path, ear, gate, how) as host:
-        host.wait(30)
-    assert watch.seconds < 20
+        host.wait(PATIENCE_S)
+    assert watch.seconds < PATIENCE_S
 
 
 @pytest.mark.parametrize("how", ["joining", "spawning"])
@@ -191,5 +192,5 @@ def test_ctrl_c_during_a_join_reaches_the_processes(tmp_path, ear, gate, how):
     with program(tmp_path, ear, gate, how) as host:
         pid = int(ear.hear())
         host.send_signal(signal.SIGINT)
-        assert host.wait(30) in (-signal.SIGINT, 130)
+        assert host.wait(PATIENCE_S) in (-signal.SIGINT, 130)
     assert not psutil.pid_exists(pid)

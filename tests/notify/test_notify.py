@@ -96,7 +96,7 @@ def test_a_full_queue_drops_a_heartbeat_at_once(host):
 
 
 @pytest.mark.parametrize("what", ["ready", "stopping"])
-def test_ready_and_stopping_wait_for_room(host, what):
+def test_ready_and_stopping_wait_for_room(host, what, patient_reports):
     number = fill(host)
     waiting = threading.Thread(target=supervise.notify, kwargs={what: True})
     waiting.start()
@@ -151,6 +151,8 @@ def test_threads_and_a_forked_child_send_whole_messages(host):
     """In a program of its own, since a fork beside threads is what is tested."""
     source = """
 import os, threading
+from supervise import notifying
+notifying._PATIENCE_S = 900.0
 from supervise import notify  # a first use in a thread at the moment of the fork would leave Python's import lock owned
 def send(thread):
     for step in range(20):

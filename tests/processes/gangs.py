@@ -30,16 +30,17 @@ each_function = pytest.mark.parametrize("kind", FUNCTIONS)
 class Fifo:
     """A named pipe that the test holds open at both ends, so that no worker's open or close matters."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
         os.mkfifo(path)
         self.path = str(path)
+        self._patience_s = patience_s
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._rest = b""
 
     def hear(self) -> str:
         """Return the next line that a worker says."""
         while b"\n" not in self._rest:
-            assert select.select([self._fd], [], [], PATIENCE_S)[0], f"nothing was said; so far: {self._rest!r}"
+            assert select.select([self._fd], [], [], self._patience_s)[0], f"nothing was said; so far: {self._rest!r}"
             self._rest += os.read(self._fd, 65536)
         line, _, self._rest = self._rest.partition(b"\n")
         return line.decode()

@@ -31,9 +31,9 @@ if __name__ == "__main__":
         name="shared", entrypoint=look, args={0: (shared.name,), 1: (shared.name,)}, start_method=sys.argv[1],
         logs_specs=DefaultLogsSpecs("logs"),
     )
-    gang.ask(Start(), timeout=20)
-    print(gang.ask(Wait(), timeout=20).return_values)
-    gang.stop(timeout=20)
+    gang.ask(Start(), timeout=40)
+    print(gang.ask(Wait(), timeout=40).return_values)
+    gang.stop(timeout=40)
     print(look(shared.name))
     shared.close()
     shared.unlink()
@@ -55,14 +55,14 @@ if __name__ == "__main__":
         name="main", entrypoint=work, args={0: (), 1: ()}, envs={0: {"MARK": "rank 0"}, 1: {"MARK": "rank 1"}},
         start_method="forkserver", logs_specs=DefaultLogsSpecs("logs", redirects=Std.ALL),
     )
-    gang.ask(Start(), timeout=20)
-    result = gang.ask(Wait(), timeout=20)
+    gang.ask(Start(), timeout=40)
+    result = gang.ask(Wait(), timeout=40)
     print(result.outcome, sorted(result.return_values.values()))
     for rank, path in sorted(result.stdouts.items()):
         print(pathlib.Path(path).read_text().strip())
     for failure in result.failures.values():
         print(str(failure.message).splitlines()[0])
-    gang.stop(timeout=20)
+    gang.stop(timeout=40)
 """
 
 
@@ -111,12 +111,12 @@ if __name__ == "__main__":
         logs_specs=DefaultLogsSpecs("logs"),
     )
     try:
-        gang.ask(Start(), timeout=20)
+        gang.ask(Start(), timeout=40)
     except OSError as error:
         print("OSError:", error)
     except BaseException as error:
         print(repr(error))
-    gang.stop(timeout=20)
+    gang.stop(timeout=40)
 """
 
 
@@ -138,10 +138,10 @@ STOPPED = """
     gang = make_gang("forkserver", ["say(os.getpid())"] * 2, grace=1.0)
     start = gang.ask(Start(), block=False)
     try:
-        print("close:", gang.ask(Close(timeout=1), timeout=20).outcome, flush=True)
+        print("close:", gang.ask(Close(timeout=1), timeout=40).outcome, flush=True)
     finally:
         os.kill(server, signal.SIGCONT)
-        gang.stop(timeout=20)
+        gang.stop(timeout=40)
         forkserver._forkserver._stop()
     print("ended", flush=True)
 """
@@ -168,9 +168,9 @@ if __name__ == "__main__":
             name="fork", entrypoint=os.getpid, args={0: (), 1: ()}, start_method="fork",
             logs_specs=DefaultLogsSpecs("logs"),
         )
-        gang.ask(Start(), timeout=20)
-        print(gang.ask(Wait(), timeout=20).outcome)
-        gang.stop(timeout=20)
+        gang.ask(Start(), timeout=40)
+        print(gang.ask(Wait(), timeout=40).outcome)
+        gang.stop(timeout=40)
         warnings.simplefilter("error")
     gate = threading.Event()
     threading.Thread(target=gate.wait, daemon=True).start()
@@ -216,7 +216,7 @@ def wait_for_end(pid):
 
 def start():
     gang = Supervisor.start(name="late", entrypoint="sleep", args={0: ("1000",)})
-    return gang.ask(Start(), timeout=20)[0]
+    return gang.ask(Start(), timeout=40)[0]
 
 def join_later(pid):
     assert "multiprocessing" not in sys.modules or threading._SHUTTING_DOWN

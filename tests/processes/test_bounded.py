@@ -20,7 +20,7 @@ import pytest
 
 import supervise
 from supervise.cli.run.console import Console, library_log
-from tests.cli.command import SUPERVISE, environment
+from tests.cli.command import environment
 from tests.patience import PATIENCE_S
 from tests.processes.console import hosted
 from tests.processes.gangs import Fifo
@@ -90,6 +90,7 @@ def is_endless(name: str, call: ast.Call) -> bool:
     return not call.args and given.get("timeout", "None") == "None" and given.get("blocking") != "False"
 
 
+@pytest.mark.timeout(4 * PATIENCE_S)  # it parses all files, and machines are busy
 def test_no_wait_in_the_package_is_without_an_end():
     """Every `get`, `join`, `wait` and blocking `ask` has a timeout, but for those that are listed with a reason."""
     found = set(endless_waits())
@@ -148,6 +149,7 @@ gang.stop(timeout=30)
 """
 
 
+@pytest.mark.timeout(4 * PATIENCE_S)  # a terminal passes on four kilobytes at a time
 @each_kind
 @pytest.mark.parametrize("console", ["pipe", "pty"])
 def test_l5_a_stuck_console_delays_no_death_and_when_it_is_read_again_nothing_is_lost(tmp_path, kind, console):
@@ -194,6 +196,16 @@ def stuck() -> Iterator[tuple[int, int]]:
     os.close(write)
 
 
+PATIENT = """
+import sys
+from supervise.cli.run import console
+console._PATIENCE_S = 15.0
+from supervise.cli import main
+sys.exit(main())
+"""
+"""A command that waits so long for a reader of its stderr that a test notices if the stop of a gang waits, too."""
+
+
 def test_a_command_whose_stdout_and_stderr_are_stuck_stops_the_others_at_once(tmp_path, stuck):
     """What it shows and what it says itself go nowhere; the run goes on as if they did, and its files tell."""
     ear = Fifo(tmp_path / "ear")
@@ -207,7 +219,11 @@ def test_a_command_whose_stdout_and_stderr_are_stuck_stops_the_others_at_once(tm
     logs = tmp_path / "logs"
     words = ["run", "-n", "3", "--log-dir", str(logs), sys.executable, "-c", rank]
     process = subprocess.Popen(
-        [*SUPERVISE, *words], env=environment(tmp_path), stdin=subprocess.DEVNULL, stdout=stuck[1], stderr=stuck[1]
+        [sys.executable, "-c", PATIENT, *words],
+        env=environment(tmp_path),
+        stdin=subprocess.DEVNULL,
+        stdout=stuck[1],
+        stderr=stuck[1],
     )
     try:
         pids = dict(tuple(map(int, ear.hear().split())) for _ in range(3))
@@ -225,7 +241,7 @@ def test_a_command_whose_stdout_and_stderr_are_stuck_stops_the_others_at_once(tm
         [stop] = [e for e in events if e["event"] == "supervise.gang.stopping"]
         [first] = [e for e in events if e["event"] == "supervise.process.exited" and e["local_rank"] == 1]
         assert (stop["reason"], first["exit_signal"]) == ("peer_failed", "SIGKILL")
-        assert abs(stop["monotonic_ns"] - first["monotonic_ns"]) < 1e9
+        assert abs(stop["monotonic_ns"] - first["monotonic_ns"]) < 12e9
         process.send_signal(signal.SIGINT)  # who ends it need not read it first
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)  # a signal that comes sooner may be the same one once more
@@ -237,27 +253,25 @@ def test_a_command_whose_stdout_and_stderr_are_stuck_stops_the_others_at_once(tm
         ear.close()
 
 
-def test_what_the_library_logs_in_the_gangs_thread_is_never_waited_for_there(stuck):
+def test_what_the_library_logs_in_the_gangs_thread_is_never_waited_for_there(stuck, patient_console):
     """With a stderr that nobody reads; it is shown by the main thread, later, and in order."""
     read, write = stuck
     console = Console("never")
     console._fd = write
     woken = []
     console.on_left = lambda: woken.append(threading.current_thread().name)
-    took_s = []
+    logged = threading.Event()
 
     def log_much() -> None:
-        begun = time.monotonic()
         for number in range(3000):
             logging.getLogger("supervise").warning("failure %d", number)
-        took_s.append(time.monotonic() - begun)
+        logged.set()
 
     with library_log(console):
         thread = threading.Thread(target=log_much, name="the gang's")
         thread.start()
-        thread.join(30)
-        assert took_s
-        assert took_s[0] < 1.5  # the patience of one write alone is longer
+        thread.join(PATIENCE_S / 2)
+        assert logged.is_set(), "it waits: the patience of one write alone is longer"
         assert set(woken) == {"the gang's"}
         reader = threading.Thread(target=lambda: shown.append(read_until(read, b"failure 2999\n")), daemon=True)
         shown: list[bytes] = []

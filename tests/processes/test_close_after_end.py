@@ -8,6 +8,7 @@ from signal import SIGKILL
 import pytest
 
 from supervise import Close, DefaultLogsSpecs, RestartPolicy, Wait, start_processes
+from tests.patience import PATIENCE_S
 from tests.processes import work
 from tests.processes.gangs import Fifo, Stopwatch, faulty
 from tests.processes.hosts import Host, watched
@@ -137,7 +138,7 @@ def test_s12_the_exit_of_the_interpreter_ends_what_was_left(tmp_path, monkeypatc
             assert host.hear() == "succeeded"
             with Stopwatch() as taken:
                 assert host.exit_code() == 0
-            assert watch.survivors(0.5) == set()
+            assert watch.survivors() == set()
     assert taken.seconds < min(grace, 5.0) + NOT_MUCH_LATER_S
 
 
@@ -164,9 +165,9 @@ def test_s12_who_left_the_group_is_given_what_is_left_of_the_time(tmp_path):
             gang.tell(0)
             gang.wait()
             with Stopwatch() as taken:
-                gang.close(timeout=8.0)
+                gang.close(timeout=14.0)
             assert watch.survivors(0) == set()
-        assert 7.9 < taken.seconds < 15
+        assert 13.9 < taken.seconds < 27
 
 
 def test_s10_a_further_close_never_lengthens_the_grace(tmp_path):
@@ -175,9 +176,9 @@ def test_s10_a_further_close_never_lengthens_the_grace(tmp_path):
     with faulty(tmp_path, "fork", [deaf]) as gang:
         gang.hear()
         with Stopwatch() as taken:
-            first = gang.supervisor.ask(Close(timeout=5.0), block=False)
-            for timeout in (4.8, 4.6, 4.4):
-                gang.ask(Wait(timeout=1.4))
+            first = gang.supervisor.ask(Close(timeout=10.0), block=False)
+            for timeout in (9.8, 9.6, 9.4):
+                gang.ask(Wait(timeout=2.9))
                 gang.supervisor.ask(Close(timeout=timeout), block=False)
-            first.get(timeout=30)
-        assert taken.seconds < 7.8
+            first.get(timeout=PATIENCE_S)
+        assert taken.seconds < 18  # the last alone would be over later

@@ -223,7 +223,7 @@ def test_k1_in_a_control_group_workers_die_with_a_killed_host(tmp_path, kind, co
         ):
             assert host.hear() == "runs"
             host.kill()
-            assert watch.survivors(2.0) == set()
+            assert watch.survivors() == set()
     finally:
         ear.close()
     if containment == "cgroup":

@@ -106,7 +106,7 @@ def test_k3_a_handler_that_raises_costs_its_own_gang_at_most(breaking, ear, plac
 
 def _answer(future: Any) -> Any:
     try:
-        return future.get(timeout=5)
+        return future.get(timeout=PATIENCE_S)
     except pykka.Timeout:
         raise
     except BaseException as error:

@@ -172,7 +172,7 @@ class Attack:
 
 def be_attacked(payload: str, uid: int | None, ending: str) -> str:
     attack = [sys.executable, "-c", ATTACK_BY_PYTHON] if uid is None else ["sh", "-c", ATTACK]
-    subprocess.run([*attack, payload], close_fds=False, check=False, user=uid, timeout=20)
+    subprocess.run([*attack, payload], close_fds=False, check=False, user=uid, timeout=40)
     if ending == "leaves":
         os._exit(0)
     return "true"

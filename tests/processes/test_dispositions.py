@@ -38,12 +38,12 @@ def start():
     logs = DefaultLogsSpecs(ear, redirects=Std.ALL)
     if kind == "binary":
         gang = Supervisor.start(name="g", entrypoint="cat", args={{0: ["/proc/self/status"]}}, logs_specs=logs)
-        gang.ask(Start(), timeout=10)
+        gang.ask(Start(), timeout=40)
     else:
         gang = start_gang(kind, ["print(open('/proc/self/status').read())"], logs_specs=logs)
-    result = gang.ask(Wait(), timeout=5)
+    result = gang.ask(Wait(), timeout=40)
     print(result.outcome, result.stdouts[0], flush=True)
-    gang.stop(timeout=10)
+    gang.stop(timeout=40)
 
 if {in_thread}:
     thread = threading.Thread(target=start)

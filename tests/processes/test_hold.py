@@ -193,7 +193,7 @@ def test_a_close_ends_the_held_ranks(tmp_path, kind):
 
 @each_function
 def test_the_timeout_of_the_gang_ends_the_held_ranks(tmp_path, kind):
-    with faulty(tmp_path, kind, [HELD, work.BLOCK], hold_returned=True, timeout=5.0) as gang:
+    with faulty(tmp_path, kind, [HELD, work.BLOCK], hold_returned=True, timeout=15.0) as gang:
         row(gang, 0, "returned")
         result = gang.wait()
     assert result.outcome == "timed_out"
@@ -354,7 +354,7 @@ def test_a_held_rank_is_not_hung(tmp_path, action):
     exits_late = "import select\nfrom multiprocessing import util\n"
     exits_late += "util.Finalize(None, select.select, ([], [], [], 1.0), exitpriority=0)\n"
     early = exits_late + BEATS.replace("range(20)", "range(1)")
-    with faulty(tmp_path, "spawn", [early, BEATS], hold_returned=True, watchdog=Watchdog(2.0, action=action)) as gang:
+    with faulty(tmp_path, "spawn", [early, BEATS], hold_returned=True, watchdog=Watchdog(4.0, action=action)) as gang:
         result = gang.wait()
         assert not [event for event in _drained(gang) if event["event"] == "supervise.process.hung"]
     assert result.return_values == {0: "beaten", 1: "beaten"}

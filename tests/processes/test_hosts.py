@@ -29,10 +29,10 @@ def run(method, redirects=Std.NONE, to_close=()):
     for fd in to_close:
         os.close(fd)
     try:
-        gang.ask(Start(), timeout=20)
-        return gang.ask(Wait(), timeout=20)
+        gang.ask(Start(), timeout=40)
+        return gang.ask(Wait(), timeout=40)
     finally:
-        gang.stop(timeout=20)
+        gang.stop(timeout=40)
 """
 
 MAIN = """

@@ -41,7 +41,7 @@ def refused(*command, **more):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=40,
         **more,
     )
     assert (done.returncode, done.stdout) == (2, ""), done
@@ -88,9 +88,9 @@ for more in ({}, {"cwd": "/"}):
     except SpecError as error:
         print(error, flush=True)
         continue
-    gang.ask(Start(), timeout=20)
-    print(gang.ask(Wait(), timeout=20).outcome, flush=True)
-    gang.stop(timeout=20)
+    gang.ask(Start(), timeout=40)
+    print(gang.ask(Wait(), timeout=40).outcome, flush=True)
+    gang.stop(timeout=40)
 """
 
 
@@ -140,7 +140,7 @@ def test_a_proc_that_is_not_mounted_is_named():
         cwd=Path(ROOT),
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=40,
     )
     assert done.stderr == "/proc is not mounted, which every start needs; mount it with: mount -t proc proc /proc\n"
     assert "/proc is not mounted" in refused(*NO_PROC, *RUN, "-n", "2", "true")

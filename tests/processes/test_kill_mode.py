@@ -133,7 +133,7 @@ def test_t5_by_default_the_worker_gets_the_first_signal(tmp_path, task: Fifo):
 @each_kind
 def test_t5_after_the_grace_sigkill_reaches_the_group(tmp_path, kind: str):
     """Neither the master nor its worker is left."""
-    with faulty(tmp_path, kind, [DEAF], kill_mode="mixed", grace=0.5) as gang:
+    with faulty(tmp_path, kind, [DEAF], kill_mode="mixed", grace=5.0) as gang:
         worker = int(gang.hear()[0].split()[1])
         with watched([worker]) as watch:
             result = gang.close()

@@ -119,19 +119,19 @@ CASES = {
     server = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     specs = DefaultLogsSpecs(folder, redirects=Std.ALL)
-    port, more = server.server_port, {"logs_specs": specs, "alive_interval_s": 0.05, "ready_timeout_s": 1.0}
+    port, more = server.server_port, {"logs_specs": specs, "alive_interval_s": 0.05}
     probes = [f"tcp:localhost:{port}", "exec:true", f"file:{folder}", "log:x"]
     gang = start(**programs("echo x; sleep 60"), ready=probes, alive=f"http://localhost:{port}/", **more)
     pause()
     end(gang)
     for probe in (f"https://localhost:{port}/", f"http://localhost:{port}/", "tcp:localhost:1", "exec:false", "unix:x"):
         try:
-            start(**programs("sleep 60"), ready=probe, **more)
+            start(**programs("sleep 60"), ready=probe, ready_timeout_s=1.0, **more)
         except supervise.SpawnError:
             pass
     """,
     "a timeout, behind a gate, elsewhere": """
-    gang = start(**programs("sleep 60", "sleep 60"), timeout=0.2, gate=True, cwd="/")
+    gang = start(**programs("sleep 60", "sleep 60"), timeout=5.0, gate=True, cwd="/")
     gang.ask(Wait())
     end(gang)
     """,

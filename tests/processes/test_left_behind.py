@@ -47,7 +47,7 @@ def test_k1_what_a_rank_that_has_ended_left_in_its_group_dies_with_the_host(tmp_
             assert host.hear() == "left"
             with watched([child]) as watch:
                 host.kill()
-                assert watch.survivors(2.0) == set()
+                assert watch.survivors() == set()
     finally:
         ear.close()
 
@@ -85,7 +85,7 @@ def test_k5_a_daemon_that_is_to_be_ended_does_not_outlive_the_interpreters_exit(
             with watched([daemon]) as watch:
                 assert host.hear() == "failed"
                 assert host.exit_code() == 0
-                assert watch.survivors(0.5) == set()
+                assert watch.survivors() == set()
     finally:
         ear.close()
 

@@ -51,6 +51,13 @@ def await_returned(gang, rank):
     return row
 
 
+def await_text(path, text):
+    """Return once a file has this text."""
+    pause = threading.Event()
+    while text not in path.read_text():
+        pause.wait(0.05)
+
+
 @each_function
 @pytest.mark.parametrize("how", list(LINGERS))
 def test_s14_a_rank_that_has_returned_and_does_not_exit_says_what_keeps_it(tmp_path, kind, how):
@@ -65,12 +72,14 @@ def test_s14_a_rank_that_has_returned_and_does_not_exit_says_what_keeps_it(tmp_p
         assert call in row.status
         assert "_bootstrap_inner" not in row.status
         assert "called by live" not in row.status
+        warning = f"supervise: rank 0: its function returned {lingering._AFTER_S:g} s ago, but its process runs on: "
+        (stderr,) = (tmp_path / "logs").glob("*/attempt_0/0/stderr.log")
+        await_text(stderr, f"{warning}{row.status}\n")  # it is written after the report to the host
         result = gang.close(timeout=5.0)
     assert result.outcome == "stopped"
     assert result.return_values == {0: {"loss": 0.5}, 1: 7}
     message = result.failures[0].message
     assert message == f"its function had returned, but its process did not exit: {row.status}"
-    warning = f"supervise: rank 0: its function returned {lingering._AFTER_S:g} s ago, but its process runs on: "
     assert f"{warning}{row.status}\n" in result.ends[0].stderr_tail + "\n"
 
 
@@ -78,7 +87,7 @@ def test_s14_a_rank_that_has_returned_and_does_not_exit_says_what_keeps_it(tmp_p
 def test_the_values_that_have_arrived_are_kept_at_a_timeout(tmp_path, kind):
     """The rank whose function runs has none."""
     sources = ["value = 1", THREAD, "say('runs'); signal.pause()"]
-    with faulty(tmp_path, kind, sources, timeout=3.0) as gang:
+    with faulty(tmp_path, kind, sources, timeout=15.0) as gang:
         result = gang.wait()
     assert result.outcome == "timed_out"
     assert result.return_values == {0: 1, 1: {"loss": 0.5}}
@@ -92,7 +101,7 @@ def test_the_report_of_a_timeout_names_the_thread(tmp_path):
         "import threading, supervise\n"
         "def upload():\n    threading.Event().wait()\n"
         "def work():\n    threading.Thread(target=upload, name='uploader').start()\n"
-        "if __name__ == '__main__':\n    supervise.run(work, n=1, timeout=9.0).raise_if_failed()\n"
+        "if __name__ == '__main__':\n    supervise.run(work, n=1, timeout=20.0).raise_if_failed()\n"
     )
     done = subprocess.run(
         [sys.executable, program],

@@ -446,12 +446,14 @@ def test_a_gang_that_is_never_started_releases_its_address(tmp_path: Path):
 # The stdin of a role
 
 
-@pytest.mark.parametrize(("kind", "wanted"), [("null", "0"), ("open", "124"), ("inherit", "0")])
-def test_a_role_chooses_its_stdin(tmp_path: Path, kind: str, wanted: str):
+@pytest.mark.parametrize(
+    ("kind", "longest", "wanted"), [("null", PATIENCE_S, "0"), ("open", 0.2, "124"), ("inherit", PATIENCE_S, "0")]
+)
+def test_a_role_chooses_its_stdin(tmp_path: Path, kind: str, longest: float, wanted: str):
     """An open one has no end in any life, and a later life reads on in that of the host."""
     program = (
         "import sys; from supervise import *\n"
-        "end = 'timeout 0.2 cat > $OUT; echo $? >> $OUT; exit $((1 - TORCHELASTIC_RESTART_COUNT))'\n"
+        f"end = 'timeout {longest} cat > $OUT; echo $? >> $OUT; exit $((1 - TORCHELASTIC_RESTART_COUNT))'\n"
         f"role = Role(name='a', entrypoint='sh', args={{0: ('-c', end)}}, stdin={kind!r})\n"
         "policy = RestartPolicy(max_restarts=1, backoff=0.0)\n"
         "with start_processes('gang', roles=[role], restart_policy=policy) as gang:\n"

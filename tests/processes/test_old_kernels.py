@@ -108,7 +108,7 @@ def test_s7_a_handler_signals_what_its_program_left_only_while_the_number_is_its
 @each_kind
 def test_s1_deaf_ranks_are_killed_on_an_old_kernel(tmp_path, old_kernel, kind):
     """Signals, the grace and SIGKILL reach every rank, and the codes are true."""
-    with faulty(tmp_path, kind, [DEAF, OBEDIENT], grace=0.3) as gang:
+    with faulty(tmp_path, kind, [DEAF, OBEDIENT], grace=4.0) as gang:
         gang.hear(2)
         assert gang.ask(Signal(sig=signal.SIGTERM, ranks=frozenset({0}))) == {0}
         result = gang.close()
@@ -200,7 +200,7 @@ def test_waiting_threads_do_not_hold_up_the_interpreters_exit():
     program = f"""
 if __name__ == "__main__":
     gang = start_gang(kind, [{OBEDIENT!r}] * 3, envs={{r: {{"EAR": os.devnull}} for r in range(3)}})
-    print(*gang.ask(Pids(), timeout=20).values(), flush=True)
+    print(*gang.ask(Pids(), timeout=40).values(), flush=True)
     sys.stdin.readline()
 """
     with pytest.MonkeyPatch.context() as patch:

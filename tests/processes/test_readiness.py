@@ -186,11 +186,11 @@ def test_n3_a_rank_may_ask_for_more_time(tmp_path):
         "    end.sendto(b'EXTEND_TIMEOUT_USEC=60000000', '\\0' + os.environ['NOTIFY_SOCKET'][1:])\n"
         "say('extended')\nwait_for_word()\nnotify(ready=True)\nwait_for_word()\n"
     )
-    with prepared(tmp_path, "binary", [extends], ready="notify", ready_timeout_s=8.0) as gang:
+    with prepared(tmp_path, "binary", [extends], ready="notify", ready_timeout_s=15.0) as gang:
         begun_s = time.monotonic()
         reply = begin(gang, 1)
         assert gang.hear() == ["extended"]
-        while time.monotonic() < begun_s + 9.0:  # longer than the time that it had
+        while time.monotonic() < begun_s + 16.0:  # longer than the time that it had
             assert gang.ask(Status()).phase == "starting"
         gang.tell(0)
         reply.get(timeout=PATIENCE_S)

@@ -63,14 +63,14 @@ def test_a_rank_without_reports_has_reloaded_at_once_and_one_without_a_signal_ha
         made.ask(Reload(frozenset({7})))
 
 
-def test_a_rank_that_reports_its_reload_is_awaited_until_it_is_ready_again(gang):
+def test_a_rank_that_reports_its_reload_is_awaited_until_it_is_ready_again(gang, reloads_may_begin_late):
     made = gang(role("web", notifies(), kind="binary", ready="notify", reload_signal=signal.SIGHUP))
     made.hear()
     reply = made.supervisor.ask(Reload(), block=False)
     made.tell(0, "RELOADING=1")
     assert made.hear() == ["RELOADING=1"]
     with pytest.raises(pykka.Timeout):
-        reply.get(timeout=2.5)  # longer than the wait for the first report
+        reply.get(timeout=9.0)  # longer than the wait for the first report
     made.tell(0, "READY=1")
     assert reply.get(timeout=PATIENCE_S) == {0: True}
 
@@ -94,8 +94,8 @@ def test_a_rank_that_is_being_stopped_is_not_reloaded(gang):
 
 
 @pytest.mark.parametrize("how", ["it ends", "it is late"])
-def test_a_reload_that_fails_is_an_error_that_names_the_rank(gang, how):
-    limit_s = 3.0 if how == "it is late" else PATIENCE_S
+def test_a_reload_that_fails_is_an_error_that_names_the_rank(gang, how, reloads_may_begin_late):
+    limit_s = 9.0 if how == "it is late" else PATIENCE_S
     made = gang(role("web", notifies(), ready="notify", ready_timeout_s=limit_s, reload_signal=signal.SIGHUP))
     made.hear()
     reply = made.supervisor.ask(Reload(frozenset({0})), block=False)
@@ -103,6 +103,6 @@ def test_a_reload_that_fails_is_an_error_that_names_the_rank(gang, how):
     assert made.hear() == ["RELOADING=1"]
     if how == "it ends":
         kill(made, 0)
-    why = "ended while it reloaded" if how == "it ends" else "no READY=1 within 3 s"
+    why = "ended while it reloaded" if how == "it ends" else "no READY=1 within 9 s"
     with pytest.raises(SuperviseError, match=rf"rank 0 \(web 0\).*{why}"):
         reply.get(timeout=PATIENCE_S)

@@ -277,14 +277,17 @@ def work_with_queue(queue):
 
 def test_a_fork_server_that_was_killed_between_attempts_is_replaced_where_sigchld_is_blocked(tmp_path):
     """The new one inherits the mask of the host, and would never hear that a rank has ended."""
-    source = f"{ATTEMPT}if attempt == 0: sys.exit(3)\nvalue = attempt"
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    try:
-        with faulty(tmp_path, "forkserver", [source], restart_policy=RestartPolicy(1, backoff=1.5)) as gang:
-            gang.await_event("supervise.gang.restarting")
+
+    def kill_the_server(event):
+        if event["event"] == "supervise.gang.restarting":
             server = forkserver._forkserver._forkserver_pid
             os.kill(server, signal.SIGKILL)
             os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
+
+    source = f"{ATTEMPT}if attempt == 0: sys.exit(3)\nvalue = attempt"
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    try:
+        with faulty(tmp_path, "forkserver", [source], restart_policy=AT_ONCE, event_sink=kill_the_server) as gang:
             assert gang.wait().return_values == {0: 1}
             gang.close()
     finally:

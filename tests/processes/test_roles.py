@@ -294,7 +294,7 @@ def test_r11_a_close_stops_the_last_role_first(tmp_path):
 
 def test_r11_each_role_has_a_grace_of_its_own(tmp_path):
     """Its expiry kills that role only."""
-    with made(tmp_path, role("a", POLITE), role("b", DEAF), grace=0.3) as gang:
+    with made(tmp_path, role("a", POLITE), role("b", DEAF), grace=5.0) as gang:
         gang.hear(2)
         result = gang.close()
         assert gang.hear() == ["a stops"]
@@ -331,7 +331,7 @@ def test_r11_who_hurries_stops_all_roles_at_once(tmp_path, hurry):
 
 @pytest.mark.parametrize("cause", ["a failure", "the timeout of the gang", "SIGKILL"])
 def test_r11_other_ends_stop_all_roles_at_once(tmp_path, cause):
-    timeout = 1.0 if cause.startswith("the") else None
+    timeout = 10.0 if cause.startswith("the") else None
     last = ENDS if cause == "a failure" else WAITS
     with made(tmp_path, role("a", WAITS), role("b", WAITS), role("c", last), timeout=timeout) as gang:
         gang.hear(3)

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import errno
+import functools
 import json
 import logging
 import os
@@ -314,28 +315,35 @@ UNPICKLES = {
 }
 
 
+@functools.cache
+def sources() -> list[tuple[Path, ast.Module]]:
+    """Parse all files of the package, once for all tests: it takes seconds of a busy machine."""
+    return [(path, ast.parse(path.read_text())) for path in sorted(PACKAGE.rglob("*.py"))]
+
+
 def calls(*names: str) -> Iterator[tuple[str, ast.Call]]:
     """Find the calls in the package of functions or methods with one of these names."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in sources():
+        for node in ast.walk(tree):
             called = getattr(node, "func", None)
             if isinstance(node, ast.Call) and (getattr(called, "attr", None) or getattr(called, "id", None)) in names:
                 yield str(path.relative_to(PACKAGE)), node
 
 
+@pytest.mark.timeout(4 * PATIENCE_S)  # it parses all files, and machines are busy
 def test_nothing_is_unpickled_but_what_a_worker_or_its_host_has_written():
     """Only where it is listed, with the reason."""
     found = {path for path, call in calls("load", "loads", "Unpickler") if "pickle" in ast.unparse(call).lower()}
     assert found == UNPICKLES.keys()
 
 
+@pytest.mark.timeout(4 * PATIENCE_S)  # it parses all files, and machines are busy
 def test_no_shell_reads_what_a_user_has_written():
     """No ``shell=True``, no `system`; the scripts that a launch gives to ``sh -c`` are constants."""
     assert not list(calls("system", "popen", "getoutput", "getstatusoutput", "create_subprocess_shell", "eval"))
     runs = calls("Popen", "run", "call", "check_call", "check_output")
     assert not [path for path, call in runs if any(keyword.arg == "shell" for keyword in call.keywords)]
-    for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text())
+    for path, tree in sources():
         constants = {
             target.id
             for node in tree.body

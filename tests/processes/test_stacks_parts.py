@@ -1,6 +1,8 @@
 """The parts of stacks: the summary, what ranks and the kernel write, and a py-spy or a file system that blocks."""
 
 import os
+import select
+import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +21,7 @@ from supervise._process.stacks.gather import parsed, with_states
 from supervise._process.stacks.py_spy import PySpy
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo, faulty
+from tests.processes.test_unreapable import traced
 
 WAITS = "say('runs')\nwait_for_word()"
 
@@ -107,6 +110,21 @@ def test_a_run_that_leaves_its_pipes_open_is_given_up(tmp_path):
             ear.hear()
         ear.close()
         gate.close()
+
+
+def test_a_killed_run_that_ends_late_is_reaped_all_the_same():
+    """A tracer delays the reap, as a busy machine does, for longer than the run is waited for."""
+    with subprocess.Popen(["sleep", "1000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            with traced(process.pid):
+                PySpy("sleep")._end(process)
+            give_up_s = time.monotonic() + PATIENCE_S
+            while process.returncode is None:
+                assert time.monotonic() < give_up_s, "nothing waits for it"
+                select.select([], [], [], 0.01)
+            assert process.returncode == -signal.SIGKILL
+        finally:
+            process.kill()
 
 
 def test_a_run_that_starts_after_the_cancel_is_killed(py_spy_starts):

@@ -138,7 +138,7 @@ def fds():
     gc.collect()
     return set(os.listdir("/proc/self/fd"))
 
-start_gang(kind, ["pass"]).stop(timeout=20)  # what a first gang starts for good
+start_gang(kind, ["pass"]).stop(timeout=40)  # what a first gang starts for good
 assert bell_for_this_thread()  # and so does the first wait, which that gang may have been too fast for
 limits.check_open_files = lambda *args, **kwargs: 0  # which would refuse most of them
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -148,7 +148,7 @@ for spare in range({most}):
     gang = None
     try:
         gang = make_gang(kind, ["signal.pause()"] * 4)
-        gang.ask(Start(), timeout=20)
+        gang.ask(Start(), timeout=40)
         ended += 1
     except OSError as error:
         assert error.errno == errno.EMFILE, error
@@ -157,7 +157,7 @@ for spare in range({most}):
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         if gang is not None:
-            gang.stop(timeout=20)
+            gang.stop(timeout=40)
     assert fds() <= before, (spare, [(fd, os.readlink(f"/proc/self/fd/{{fd}}")) for fd in fds() - before])
     children = open(f"/proc/self/task/{{os.getpid()}}/children").read().split()
     assert kind == "forkserver" or not [pid for pid in children if "pause" in open(f"/proc/{{pid}}/cmdline").read()]

@@ -42,10 +42,10 @@ FATES = {{"0": "", "3": "raise SystemExit(3)", "-9": "die_of(9)"}}
 def run(source):
     gang = make_gang(kind, [source] * 2)
     try:
-        gang.ask(Start(), timeout=20)
-        result = gang.ask(Wait(), timeout=20)
+        gang.ask(Start(), timeout=40)
+        result = gang.ask(Wait(), timeout=40)
     finally:
-        gang.stop(timeout=20)
+        gang.stop(timeout=40)
     causes = [end for end in result.ends.values() if end.role != "bystander"]
     said = {{rank: str(failure.message) for rank, failure in result.failures.items()}}
     return [[result.outcome, end.exitcode, said.get(end.local_rank, "")] for end in causes]
@@ -137,9 +137,9 @@ if __name__ == "__main__":
     for _ in range({rounds}):
         args = {{0: ("-c", "exit 3") if kind == "binary" else ()}}
         gang = Supervisor.start(name="short", args=args, logs_specs=NO_FILES, **how)
-        gang.ask(Start(), timeout=20)
-        print(gang.ask(Wait(), timeout=20).ends[0].exitcode, flush=True)
-        gang.stop(timeout=20)
+        gang.ask(Start(), timeout=40)
+        print(gang.ask(Wait(), timeout=40).ends[0].exitcode, flush=True)
+        gang.stop(timeout=40)
 """
 
 
@@ -167,9 +167,9 @@ if __name__ == "__main__":
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10  # which begins with what pytest has
     for source in ("", f"value = len(b'x' * ({own} + (200 << 20)))"):
         gang = make_gang(kind, [source])
-        gang.ask(Start(), timeout=20)
-        print(gang.ask(Wait(), timeout=20).ends[0].max_rss_bytes, flush=True)
-        gang.stop(timeout=20)
+        gang.ask(Start(), timeout=40)
+        print(gang.ask(Wait(), timeout=40).ends[0].max_rss_bytes, flush=True)
+        gang.stop(timeout=40)
 """
 
 

@@ -21,24 +21,24 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 @each_kind
 def test_s1_one_deadline_for_all_who_ignore_sigterm(tmp_path, kind):
-    """Eight deaf ranks take one grace of a second, not eight."""
-    with faulty(tmp_path, kind, [DEAF] * 8, grace=1.0) as gang:
+    """Eight deaf ranks take one grace of two seconds, not eight."""
+    with faulty(tmp_path, kind, [DEAF] * 8, grace=2.0) as gang:
         gang.hear(8)
         with Stopwatch() as watch:
             result = gang.close()
-    assert 0.9 < watch.seconds < 7.5
+    assert 1.9 < watch.seconds < 15
     assert {end.exitcode for end in result.ends.values()} == {-signal.SIGKILL}
     assert (result.outcome, sorted(result.failures)) == ("stopped", list(range(8)))
 
 
 @each_kind
 def test_s2_close_does_not_wait_for_the_grace(tmp_path, kind):
-    """All exit at SIGTERM, so the thirty seconds are not used."""
-    with faulty(tmp_path, kind, [OBEDIENT] * 4, grace=30.0) as gang:
+    """All exit at SIGTERM, so the minute is not used."""
+    with faulty(tmp_path, kind, [OBEDIENT] * 4, grace=60.0) as gang:
         gang.hear(4)
         with Stopwatch() as watch:
             result = gang.close()
-    assert watch.seconds < 20
+    assert watch.seconds < 40
     assert {end.exitcode for end in result.ends.values()} == {-signal.SIGTERM}
 
 
@@ -98,7 +98,7 @@ def test_s6_a_stopped_rank_ends_by_the_polite_signal(tmp_path, kind):
             os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
         with Stopwatch() as watch:
             result = gang.close()
-    assert watch.seconds < 10
+    assert watch.seconds < 40
     assert result.ends[1].exitcode == -signal.SIGTERM
 
 
@@ -187,7 +187,7 @@ def test_s10_a_close_bounds_the_reading_of_values(tmp_path, kind):
             assert gang.ask(Wait(timeout=0.1)) is None
             with Stopwatch() as watch:
                 result = gang.close(timeout=0.1)
-        assert watch.seconds < 10
+        assert watch.seconds < 40
         assert result.is_failed()
         assert {"not unpickled in time" in failure.message for failure in result.failures.values()} == {True}
     finally:

@@ -17,11 +17,11 @@ fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # we lead the session of this terminal
 assert os.tcgetpgrp(0) == os.getpgrp()
 logs = DefaultLogsSpecs(ear, redirects=Std.ERR)
 gang = start_gang(kind, [{source!r}], logs_specs=logs)
-result = gang.ask(Wait(), timeout=20)
+result = gang.ask(Wait(), timeout=40)
 said = str(result.failures[0].message) + result.ends[0].stderr_tail + open(result.stderrs[0]).read()
 line = f"{{result.outcome}} {{result.ends[0].exitcode}} {{{expected!r} in said}}\\n"
 os.write(int(os.environ["SAY"]), line.encode())
-gang.stop(timeout=20)
+gang.stop(timeout=40)
 """
 
 WISHES = {

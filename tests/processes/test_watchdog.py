@@ -56,6 +56,8 @@ for word in iter(wait_for_word, "end"):
 """
 """Beats with the step that it is told, and hangs while it is told nothing."""
 PERIOD_S = 2.0
+SILENT = r"hung: no heartbeat for \d+\.\d s"
+"""Without the number: a machine that stands still adds to it."""
 
 
 @pytest.fixture
@@ -109,8 +111,7 @@ def test_w2_a_hang_may_be_a_failure_whatever_the_exit_code(tmp_path, kind):
         result = gang.wait()
     assert result.outcome == "failed"
     assert list(result.failures) == [1]
-    assert result.failures[1].message.startswith("hung: no heartbeat for 2.")
-    assert result.failures[1].message.endswith('(step 5, "all_reduce")')
+    assert re.fullmatch(rf'{SILENT} \(step 5, "all_reduce"\)', result.failures[1].message)
     assert (result.failures[1].exitcode, result.ends[1].role, result.ends[0].role) == (0, "root_cause", "bystander")
 
 
@@ -123,7 +124,7 @@ def test_w2_an_exception_that_sigterm_raises_is_not_the_cause_of_a_hang(tmp_path
         beat(gang, 0, 5)
         result = gang.wait()
     assert result.failures[0].exitcode == 1
-    assert result.failures[0].message.startswith("hung: no heartbeat for 2.")
+    assert re.match(SILENT, result.failures[0].message)
 
 
 @each_function
@@ -131,10 +132,10 @@ def test_w2_an_exception_before_a_hang_is_its_cause(tmp_path, kind):
     """The rank raises, and hangs at its exit."""
     waits = "import threading\nthreading.Thread(target=threading.Event().wait).start()\n"
     raises = waits + BEATS.replace("os._exit(3)", "raise RuntimeError('the 7th shard is empty')")
-    with faulty(tmp_path, kind, [raises], watchdog=Watchdog(PERIOD_S, action="fail")) as gang:
+    with faulty(tmp_path, kind, [raises], watchdog=Watchdog(3 * PERIOD_S, action="fail")) as gang:
         gang.hear()
         beat(gang, 0, 5)
-        gang.tell(0, "fail")
+        gang.tell(0, "fail")  # it must raise before the period is over
         result = gang.wait()
     assert result.failures[0].message["message"] == "RuntimeError: the 7th shard is empty"
 
@@ -149,7 +150,7 @@ def test_w2_a_peer_that_fails_while_stacks_are_collected_takes_no_blame(tmp_path
         gang.tell(0, "fail")
         result = gang.wait()
     assert result.root_cause == 1
-    assert result.failures[1].message.startswith("hung: no heartbeat for 2.")
+    assert re.match(SILENT, result.failures[1].message)
 
 
 def test_w2_a_rank_fails_even_if_its_stacks_never_come(tmp_path, breaking):
@@ -163,7 +164,7 @@ def test_w2_a_rank_fails_even_if_its_stacks_never_come(tmp_path, breaking):
             result = gang.wait()
     finally:
         answers.set()
-    assert result.failures[0].message.startswith("hung: no heartbeat for 1.")
+    assert re.match(SILENT, result.failures[0].message)
 
 
 def test_w2_the_policy_restarts_a_rank_that_hangs(tmp_path):
@@ -254,8 +255,8 @@ def test_w4_those_that_wait_for_a_suspended_rank_are_left_alone(tmp_path):
     """A gang of one rank measures the time: it hangs after three periods of the other gang."""
     (tmp_path / "clock").mkdir()
     with (
-        faulty(tmp_path, "binary", [BEATS] * 2, watchdog=Watchdog(1.0, action="fail")) as gang,
-        faulty(tmp_path / "clock", "binary", [BEATS], watchdog=Watchdog(3.0)) as clock,
+        faulty(tmp_path, "binary", [BEATS] * 2, watchdog=Watchdog(PERIOD_S, action="fail")) as gang,
+        faulty(tmp_path / "clock", "binary", [BEATS], watchdog=Watchdog(3 * PERIOD_S)) as clock,
     ):
         gang.hear(2)
         clock.hear(1)
@@ -427,9 +428,9 @@ def test_w8_the_command_line_fails_a_run_that_hangs(tmp_path):
         check=False,
     )
     assert run.returncode == 1, run.stderr
-    assert "rank 0 hangs: no output for 1" in run.stderr
+    assert re.search(r"rank 0 hangs: no output for \d", run.stderr)
     assert run.stderr.count("hung") == 1
-    assert "supervise: rank 0 failed: hung: no output for 1" in run.stderr
+    assert re.search(r"supervise: rank 0 failed: hung: no output for \d", run.stderr)
 
 
 def test_w2_a_hang_before_all_ranks_are_ready_is_not_told_as_a_rank_that_did_not_start(tmp_path):
@@ -451,7 +452,7 @@ ready = "notify"
         check=False,
     )
     assert run.returncode == 1, run.stderr
-    assert "supervise: cannot start: rank 0 hung before all ranks were ready: store 0: no output for 1." in run.stderr
+    assert "supervise: cannot start: rank 0 hung before all ranks were ready: store 0: no output for " in run.stderr
     assert "did not start" not in run.stderr
 
 
@@ -494,9 +495,7 @@ def test_w9_of_ranks_that_fall_silent_together_the_stacks_name_one(tmp_path, kin
     assert (event["local_rank"], event["waiting"]) == (culprit, others)
     assert re.fullmatch(r"by its stack: save \(<string>:\d+\), outside of the collective", event["evidence"])
     assert result.root_cause == culprit
-    message = result.failures[culprit].message
-    assert message.startswith("hung: no heartbeat for 4.")
-    assert message.endswith(f" s (step 7); {event['evidence']}")
+    assert re.fullmatch(rf"{SILENT} \(step 7\); {re.escape(event['evidence'])}", result.failures[culprit].message)
 
 
 def test_w9_without_stacks_the_rank_that_was_silent_longest_is_named(tmp_path, no_py_spy):
@@ -530,12 +529,12 @@ def test_w9_a_rank_that_reports_nothing_may_be_the_one_that_hangs(tmp_path, no_p
 @each_function
 def test_w9_a_rank_that_left_early_is_named_with_its_time(tmp_path, kind, no_py_spy):
     event, result = hang_of(tmp_path, kind, [WAITS, REPORTS, WAITS])
-    assert re.fullmatch(r"rank 1 exited with code 0 \d\.\d s ago, while these ranks wait", event["evidence"])
+    assert re.fullmatch(r"rank 1 exited with code 0 \d+\.\d s ago, while these ranks wait", event["evidence"])
     assert result.root_cause in (0, 2)
     assert result.failures[result.root_cause].message.endswith(event["evidence"])
 
 
-def test_w9_a_rank_that_has_started_again_meanwhile_takes_no_blame(tmp_path, breaking):
+def test_w9_a_rank_that_has_started_again_meanwhile_takes_no_blame(tmp_path, breaking, stacks_may_come_late):
     """Its earlier life was silent, and exited with code 0 when it was told to stop."""
     begun, answers, events = threading.Event(), threading.Event(), SimpleQueue()
     breaking.instead("collection of stacks", lambda *_: begun.set() or (answers.wait() and {}))

@@ -50,7 +50,7 @@ def ask_until_struck(odd):
         reply = Reply()
         asked.append(reply)
         os.eventfd_write(bell, 1)
-        if reply.get(timeout=5) != 1:
+        if reply.get(timeout=40) != 1:
             odd.append("wrong answer")
 
 
@@ -71,7 +71,7 @@ def main(rounds):
     beat.clear()
     asked.append(None)
     os.eventfd_write(bell, 1)
-    wedged = not beat.wait(10)
+    wedged = not beat.wait(30)
     print(json.dumps({"interrupts": interrupts, "odd": odd, "wedged": wedged}), flush=True)
     os._exit(0)
 

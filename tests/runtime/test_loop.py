@@ -473,6 +473,7 @@ def calls(name):
                 yield str(path.relative_to(PACKAGE)), node
 
 
+@pytest.mark.timeout(4 * PATIENCE_S)  # it parses all files, and machines are busy
 def test_each_hook_is_in_the_list_once():
     names = [ast.literal_eval(call.args[0]) for path, call in calls("register") if ast.unparse(call.func) == HOOK]
     assert sorted(names) == sorted(fork_hooks.ORDER)
@@ -481,6 +482,7 @@ def test_each_hook_is_in_the_list_once():
 HOOK = "fork_hooks.register"
 
 
+@pytest.mark.timeout(4 * PATIENCE_S)  # it parses all files, and machines are busy
 def test_no_module_has_a_hook_of_its_own():
     """The lifeline's lock keeps a fork away while a pipe is half made: no other module needs one before a fork."""
     found = {(path, keyword.arg) for path, call in calls("register_at_fork") for keyword in call.keywords}

@@ -96,13 +96,13 @@ def test_get_gives_up_in_time_and_can_be_asked_again():
 
 def test_every_waiting_thread_gets_the_result():
     reply, got = Reply(), queue.SimpleQueue()
-    threads = [threading.Thread(target=lambda: got.put(reply.get(timeout=10))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: got.put(reply.get(timeout=PATIENCE_S))) for _ in range(8)]
     for thread in threads:
         thread.start()
     reply.set("all")
-    assert [got.get(timeout=10) for _ in threads] == ["all"] * 8
+    assert [got.get(timeout=PATIENCE_S) for _ in threads] == ["all"] * 8
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 def test_setters_in_many_threads_leave_exactly_one_result():
@@ -110,7 +110,7 @@ def test_setters_in_many_threads_leave_exactly_one_result():
         reply, refused, go = Reply(), queue.SimpleQueue(), threading.Barrier(4)
 
         def put(n, reply=reply, refused=refused, go=go):
-            go.wait(10)
+            go.wait(PATIENCE_S)
             try:
                 reply.set(n)
             except queue.Full:
@@ -120,7 +120,7 @@ def test_setters_in_many_threads_leave_exactly_one_result():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(PATIENCE_S)
         lost = {refused.get(timeout=1) for _ in range(3)}
         assert {reply.get(timeout=0)} == set(range(4)) - lost
         assert refused.empty()
@@ -174,7 +174,7 @@ def test_a_reply_set_to_one_that_has_a_hook_is_computed_by_the_getter():
 def test_who_waits_already_gets_the_result_of_a_hook_that_comes_later():
     source, outer, outermost, got = Reply(), Reply(), Reply(), queue.SimpleQueue()
     outermost.set(outer)
-    threads = [threading.Thread(target=lambda r=r: got.put(r.get(timeout=10))) for r in (outer, outermost)]
+    threads = [threading.Thread(target=lambda r=r: got.put(r.get(timeout=PATIENCE_S))) for r in (outer, outermost)]
     for thread in threads:
         thread.start()
     for reply in (outer, outermost):
@@ -182,9 +182,9 @@ def test_who_waits_already_gets_the_result_of_a_hook_that_comes_later():
             threading.Event().wait(0.001)
     outer.set(source.map(lambda n: n + 1))
     source.set(1)
-    assert [got.get(timeout=10) for _ in threads] == [2, 2]
+    assert [got.get(timeout=PATIENCE_S) for _ in threads] == [2, 2]
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 def test_done_callbacks_are_called_once_in_the_setters_thread_or_at_once():
@@ -221,9 +221,9 @@ def test_get_on_the_loops_own_thread_raises_at_once_unless_the_answer_is_there()
     loop = Loop("own", lost=told.put)
     loop.start()
     loop.post(on_loop)
-    assert told.get(timeout=10) == 7
-    assert "own thread would deadlock" in told.get(timeout=10)
-    assert loop.join(10)
+    assert told.get(timeout=PATIENCE_S) == 7
+    assert "own thread would deadlock" in told.get(timeout=PATIENCE_S)
+    assert loop.join(PATIENCE_S)
 
 
 # asyncio
@@ -231,7 +231,7 @@ def test_get_on_the_loops_own_thread_raises_at_once_unless_the_answer_is_there()
 
 def resolve_from_thread(reply, value, after):
     def work():
-        after.wait(10)
+        after.wait(PATIENCE_S)
         reply.set(value)
 
     thread = threading.Thread(target=work)
@@ -253,7 +253,7 @@ async def ticking_while(awaitable, go):
     async def answer():
         return await awaitable
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
         waiting = group.create_task(answer())
         group.create_task(tick())
     return waiting.result(), ticks
@@ -277,7 +277,7 @@ def test_await_does_not_block_the_event_loop(shape):
     reply, go = Reply(), threading.Event()
     thread = resolve_from_thread(reply, 5, go)
     assert asyncio.run(ticking_while(make(reply), go)) == (expected, 20)
-    thread.join(10)
+    thread.join(PATIENCE_S)
 
 
 def test_await_of_a_chain_and_of_a_foreign_hook_does_not_block_either():
@@ -293,7 +293,7 @@ def test_await_of_a_chain_and_of_a_foreign_hook_does_not_block_either():
             outer.set(hooked)
         thread = resolve_from_thread(reply, kind, go)
         assert asyncio.run(ticking_while(outer, go)) == (kind, 20)
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 def test_await_of_what_is_made_from_a_foreign_future_does_not_block_either():
@@ -301,7 +301,7 @@ def test_await_of_what_is_made_from_a_foreign_future_does_not_block_either():
         own, foreign, go = reply_with(1), pykka.ThreadingFuture(), threading.Event()
         thread = resolve_from_thread(foreign, 2, go)
         assert asyncio.run(ticking_while(make(own, foreign), go)) == ([1, 2], 20)
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 def test_await_raises_what_get_raises():

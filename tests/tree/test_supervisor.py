@@ -147,6 +147,7 @@ def test_a_restart_waits_for_on_stop(parts, grow, ear, boom):
 def test_an_on_start_that_takes_too_long_is_a_start_that_failed(parts, grow, ear, short_start_limit):
     gate = Gate()
     tree = grow(parts.spec("a"))
+    short_start_limit()
     adding = tree.ask(StartChild(spec=parts.slow("b", gate)), block=False)
     assert isinstance(ear.until(ChildDown, id="b").reason, TimeoutError)
     gate.open()
@@ -158,6 +159,7 @@ def test_an_on_start_that_does_not_end_either_is_abandoned_and_stays_the_cause(p
     gate = Gate()
     tree = grow(parts.spec("a"))
     waiting = tree.ask(Wait(), block=False)
+    short_start_limit()
     tree.tell(StartChild(spec=parts.slow("b", gate, shutdown_s=0.05)))
     with pytest.raises(SuperviseError) as caught:
         waiting.get(timeout=PATIENCE_S)

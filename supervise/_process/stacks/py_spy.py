@@ -91,14 +91,16 @@ class PySpy:
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         """Kill and reap a run.
 
-        If a file system blocks the end of the run, the next `Popen` of this process reaps it.
+        If the run has not ended by then, because the machine is busy or a file system blocks it, a thread reaps it.
         """
         process.kill()  # no effect on a process that is reaped
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             process.wait(timeout=_REAP_S)
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(RuntimeError):  # no thread is available: the next `Popen` reaps it
+                threading.Thread(target=process.wait, name="supervise-py-spy", daemon=True).start()
+        for pipe in filter(None, (process.stdout, process.stderr)):
+            pipe.close()
         with self._changed:
             self._running.discard(process)
 
@@ -112,17 +114,18 @@ class PySpy:
 
 
 def _reason(err: bytes) -> str:
-    lines = (line.removeprefix("Error: ") for line in err.decode("utf-8", "replace").splitlines() if line.strip())
-    return one_line(next(lines, "no output"))[:_MOST_TEXT]
+    lines = filter(str.strip, err.decode("utf-8", "replace").splitlines())
+    return one_line(next(lines, "no output").removeprefix("Error: "))[:_MOST_TEXT]
 
 
 def _parsed(out: bytes, pid: int) -> list[ThreadStack]:
     """Return the threads in the output of py-spy; empty if there is none with a frame."""
     try:
-        threads = [_thread(each) for each in json.loads(out)[:_MOST_THREADS]]
+        threads = sorted(
+            map(_thread, json.loads(out)[:_MOST_THREADS]), key=lambda thread: (thread.tid != pid, thread.tid or 0)
+        )
     except (ValueError, TypeError, KeyError, AttributeError):
         return []
-    threads.sort(key=lambda thread: (thread.tid != pid, thread.tid or 0))
     return threads if any(thread.frames for thread in threads) else []
 
 
