@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from supervise._printable import one_line
 from supervise._story.wording import columns, shortened, spans
 from supervise._views.top.reader import Reader
 from supervise.cli.commands import steering
@@ -36,10 +35,7 @@ def status(words: Sequence[str]) -> int:
     def act(client: ControlClient) -> int:
         result = client.request("status", timeout_s=steering.REPLY_S)
         _add_facts(found.target, result)
-        if found.json:
-            steering.show_json(found.target, result)
-        else:
-            print(*map(one_line, _lines(found.target, result)), sep="\n")
+        steering.show(found, result, _lines(found.target, result))
         return 0
 
     return steering.steer("status", found.target, act)
@@ -57,7 +53,7 @@ def _lines(target: steering.Target, result: dict[str, Any]) -> list[str]:
     phase = "starting" if result["phase"] == "new" else result["phase"]
     attempt = f", attempt {result['attempt']}" if result["attempt"] else ""
     head = f"{phase}: {target.name} (supervise has pid {result['pid']}{attempt})"
-    titles = [] if target.run is None else target.run.titles
+    titles = target.titles
     rows = [_COLUMNS, *(_row(rank, row, roles=bool(titles)) for rank, row in result["ranks"].items())]
     always = ("RANK", "STATE", "PID")
     used = [at for at, head in enumerate(_COLUMNS) if head in always or any(row[at] != "-" for row in rows[1:])]

@@ -26,7 +26,6 @@ _MOST_REQUESTS = 4
 _STATUS_S = 3.0
 _RETRY_S = 1.0
 _MOST_UNTAKEN = 2
-_MALFORMED = (AttributeError, KeyError, TypeError, ValueError)
 
 
 class NewReading(NamedTuple):
@@ -176,7 +175,7 @@ class Feed:
     # Readings
 
     def _read(self) -> None:
-        reader = Reader(self._target.run)
+        reader = Reader(self._target.run, self._target.titles)
         is_first = True
         while True:
             try:
@@ -187,7 +186,7 @@ class Feed:
                 self._tell(Trouble(str(error)))
             except OSError as error:
                 self._tell(Trouble(complaint(error)))
-            except _MALFORMED:
+            except steering.MALFORMED:
                 self._tell(Trouble("the reply is not as expected"))
             self._hurry.wait(_RETRY_S)
             self._hurry.clear()

@@ -207,6 +207,7 @@ def parts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> tuple[P
         except argparse.ArgumentTypeError as error:
             parser.error(str(error))
         for part in made:
+            part.env |= dict(found.own_env)
             _check_names(parser, part.env)
         return made
     if not command:

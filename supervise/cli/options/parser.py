@@ -115,7 +115,9 @@ def read(words: Sequence[str], command: str = "run") -> tuple[Parser, argparse.N
             parser.error(str(error))
         if found.ready:  # otherwise the list of the file would go on
             given = [word for word in given if not word.startswith("--ready=")]
+        own_env = found.env
         found, unknown = parser.parse_known_args([*parser.defaults, *given, *words])
+        found.own_env = own_env
     if unknown:
         from supervise.cli.options import suggestions
 
