@@ -70,10 +70,12 @@ def _of_file(before: Sequence[str]) -> Iterable[str]:
     """Return the roles of the file of ``--file``, and the other values of the option before the word."""
     from supervise.cli.options.gang_file import GangFile
 
-    others = _OTHER_VALUES.get(before[-1] if before else "", ())
     words = [part for word in before for part in word.split("=", 1) if part]  # bash passes --file=F as three words
     file = words[words.index("--file") + 1 :][:1] if "--file" in words else []
-    return [*others, *(role for path in file for role in GangFile(os.path.expanduser(path)).roles)]
+    return [
+        *_OTHER_VALUES.get("".join(before[-1:]), ()),
+        *(role for path in file for role in GangFile(os.path.expanduser(path)).roles),
+    ]
 
 
 def _of_runs(command: str, before: Sequence[str]) -> Iterable[str]:
@@ -89,15 +91,9 @@ def _of_runs(command: str, before: Sequence[str]) -> Iterable[str]:
         names = [run.name for run in recorded_runs()[1] if past or run.state == "running"]
         with suppress(NoSuchRunError):
             given.setdefault("run", default_run(newest=past)[0])
-    if command == "signal" and not any(_is_signal(word) for word in before):
-        return [*names, *(sig.name.removeprefix("SIG") for sig in Signals)]
+    signals = [sig.name.removeprefix("SIG") for sig in Signals]
+    if command == "signal" and not any(
+        word.isdigit() or word.upper().removeprefix("SIG") in signals for word in before
+    ):
+        return [*names, *signals]
     return [*names, *(role for run in given.values() if command in _WITH_ROLES for role, _ in run.roles)]
-
-
-def _is_signal(word: str) -> bool:
-    from supervise.cli.options.values import any_signal
-
-    try:
-        return bool(any_signal(word))
-    except ArgumentTypeError:
-        return False

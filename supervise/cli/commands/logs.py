@@ -353,10 +353,7 @@ def logs(words: Sequence[str]) -> int:
     """
     made = options()
     found = made.read(words)
-    return _show(found.run, made, found)
-
-
-def _show(run: RecordedRun, made: argparse.ArgumentParser, found: argparse.Namespace) -> int:
+    run: RecordedRun = found.run
     may_come = found.follow and run.is_running()
     if found.previous and may_come:
         made.error("--previous shows lives that have ended; omit it or -f")

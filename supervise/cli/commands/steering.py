@@ -10,6 +10,7 @@ import select
 import stat
 import sys
 import time
+from contextlib import suppress
 from functools import cached_property, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -92,11 +93,9 @@ class SteeringParser(RunParser):
 
     def find(self, word: str) -> Target:
         """Return the gang that a word names."""
-        try:
+        with suppress(OSError, ValueError):
             if stat.S_ISSOCK(os.stat(word).st_mode):
                 return Target(one_line(word), os.path.abspath(word), None)
-        except (OSError, ValueError):
-            pass
         return _target(running_run(word, self.appears_s))
 
     def default(self) -> tuple[Target, str]:
@@ -298,17 +297,13 @@ def fail(command: str, text: str, code: int) -> int:
 
 def show(found: argparse.Namespace, result: dict[str, Any], lines: Iterable[str]) -> None:
     """Print the result of a request: these lines, or with ``--json`` a JSON object."""
+    target: Target = found.target
     if found.json:
-        show_json(found.target, result)
-        return
-    for line in lines:
-        print(one_line(line))
-
-
-def show_json(target: Target, result: dict[str, Any]) -> None:
-    """Print the result of a request as a JSON object, with the run."""
-    path = None if target.run is None else target.run.path
-    print(json.dumps({"schema_version": SCHEMA_VERSION, "name": target.name, "path": path, **result}))
+        path = None if target.run is None else target.run.path
+        print(json.dumps({"schema_version": SCHEMA_VERSION, "name": target.name, "path": path, **result}))
+    else:
+        for line in lines:
+            print(one_line(line))
 
 
 def outcome_of(target: Target, result: dict[str, Any]) -> tuple[str, int]:

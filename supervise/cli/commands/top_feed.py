@@ -182,9 +182,7 @@ class Feed:
                 with ControlClient(self._target.path) as client:
                     while True:
                         is_first = self._look(client, reader, is_first=is_first)
-            except ControlError as error:
-                self._tell(Trouble(str(error)))
-            except OSError as error:
+            except (ControlError, OSError) as error:
                 self._tell(Trouble(complaint(error)))
             except steering.MALFORMED:
                 self._tell(Trouble("the reply is not as expected"))
@@ -260,9 +258,7 @@ class Feed:
         try:
             with ControlClient(self._target.path) as client:
                 self._tell(Reply(name, arguments, client.request(name, timeout_s=None, **arguments), ""))
-        except ControlError as error:
-            self._tell(Reply(name, arguments, None, one_line(str(error))))
-        except OSError as error:
+        except (ControlError, OSError) as error:
             self._tell(Reply(name, arguments, None, one_line(complaint(error))))
         finally:
             self._open_requests.release()

@@ -183,15 +183,7 @@ def run_parser() -> Parser:
     parser.add_argument("-h", help="show examples and the options that most runs need", **brief)
     parser.add_argument("--help", action="help", help="show this text")
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    groups.add_rank_options(what := parser.add_argument_group("what runs"))
-    groups.add_stdin_options(what)
-    groups.add_host_options(parser.add_argument_group("hosts"))
-    groups.add_output_options(parser.add_argument_group("output"))
-    groups.add_result_options(parser.add_argument_group("messages and result"))
-    groups.add_stop_options(parser.add_argument_group("the end"))
-    groups.add_failure_options(parser.add_argument_group("failure"))
-    groups.add_health_options(parser.add_argument_group("health"))
-    groups.add_torchrun_options(parser, what)
+    groups.add_groups(parser)
     return parser
 
 
