@@ -225,6 +225,10 @@ class RankStatus:
     """The last step that its present life has reported."""
     beat_age_s: float | None = None
     """Seconds since the last heartbeat or higher step of its present life."""
+    role: str = ""
+    """Name of its role; that of the gang if the gang has no roles."""
+    role_rank: int = 0
+    """Its number within the role."""
 
 
 @record

@@ -215,6 +215,11 @@ def _outcome(
             came = error
         except (SpecError, SpawnError, OSError) as error:
             kept = folder is not None and isinstance(error, SpawnError)
+            refused = isinstance(error, (FileNotFoundError, PermissionError)) and error.filename == fn
+            if isinstance(fn, str) and refused and os.path.isfile(fn):
+                path = fn if os.path.dirname(fn) else f"./{fn}"
+                executed = f"to execute it: chmod +x {path}, and give {path!r}"
+                error.add_note(f"to run it with Python: run(sys.executable, args=({path!r},), ...); or {executed}")
             if kept:
                 error.add_note(f"logs: {folder}")
             return _without_our_frames(error)

@@ -22,7 +22,7 @@ import pykka
 from supervise import messages as say
 from supervise._control.protocol import MOST_LINE_BYTES, Refusal, StopAsked, answer_line, error_line, parse, peer, shown
 from supervise._printable import printable
-from supervise._record import as_dict
+from supervise._record import NamedTuple, as_dict
 from supervise._settings import check_seconds
 from supervise.errors import SpecError
 from supervise.recording import text_of
@@ -71,8 +71,8 @@ class Connection:
         self._received = bytearray()
         self._unsent: deque[memoryview] = deque()
 
-    def receive(self) -> bool:
-        """Read what has arrived, up to the length of a line; return whether more may come.
+    def receive(self) -> None:
+        """Read what has arrived, up to the length of a line.
 
         Raises:
             OSError: The connection is broken.
@@ -80,10 +80,9 @@ class Connection:
         try:
             data = self.end.recv(MOST_LINE_BYTES)
         except (BlockingIOError, InterruptedError):
-            return True
+            return
         self._received += data
         self.is_half_closed = not data
-        return bool(data)
 
     @property
     def may_ask(self) -> bool:
@@ -169,55 +168,6 @@ class Connection:
 # The requests of the control protocol: their arguments become messages to a gang, and its replies become JSON
 
 
-_ARGUMENTS = {
-    "status": frozenset[str](),
-    "pids": frozenset[str](),
-    "stop": frozenset({"signal", "timeout"}),
-    "restart": frozenset({"ranks"}),
-    "terminate": frozenset({"ranks"}),
-    "reload": frozenset({"ranks"}),
-    "signal": frozenset({"signal", "ranks", "group"}),
-    "stacks": frozenset({"ranks"}),
-    "wait": frozenset({"timeout"}),
-}
-"""Request to its arguments."""
-
-
-def message_of(request: Request) -> object:  # noqa: C901, PLR0911 - one case per request
-    """Return the message that a request sends to the gang.
-
-    Raises:
-        Refusal: The request does not exist, or an argument is not valid.
-    """
-    if request.name not in _ARGUMENTS:
-        known = ", ".join(_ARGUMENTS)
-        raise Refusal("bad-request", f"{shown(request.name)} is not a request; this server accepts {known}")
-    given = request.arguments
-    if unknown := sorted(given.keys() - _ARGUMENTS[request.name]):
-        raise Refusal("bad-request", f"{request.name} has no argument {shown(unknown[0])}")
-    match request.name:
-        case "status":
-            return say.Status()
-        case "pids":
-            return say.Pids()
-        case "stop":
-            return say.Close(death_sig=_signal(given.get("signal")), timeout=_timeout(given))
-        case "restart":
-            return say.RestartRanks(_some_ranks(given))
-        case "terminate":
-            return say.TerminateRanks(_some_ranks(given))
-        case "reload":
-            return say.Reload(ranks=_ranks(given))
-        case "signal":
-            if (sig := _signal(given.get("signal"))) is None:
-                raise Refusal("invalid", "'signal' is missing; give a name, such as \"SIGUSR1\", or a number")
-            return say.Signal(sig=sig, ranks=_ranks(given), group=_flag(given, "group"))
-        case "stacks":
-            return say.Stacks(ranks=_ranks(given))
-        case _:
-            return say.Wait(timeout=_timeout(given))
-
-
 def _timeout(given: Mapping[str, Any]) -> float | None:
     value = given.get("timeout")
     if value is None:
@@ -240,6 +190,12 @@ def _signal(value: object) -> Signals | None:
     except (KeyError, ValueError):
         pass
     raise Refusal("invalid", f"'signal' is {shown(value)}; give a name, such as \"SIGTERM\", or a number")
+
+
+def _signal_message(given: Mapping[str, Any]) -> object:
+    if (sig := _signal(given.get("signal"))) is None:
+        raise Refusal("invalid", "'signal' is missing; give a name, such as \"SIGUSR1\", or a number")
+    return say.Signal(sig=sig, ranks=_ranks(given), group=_flag(given, "group"))
 
 
 def _flag(given: Mapping[str, Any], name: str) -> bool:
@@ -268,16 +224,6 @@ def _some_ranks(given: Mapping[str, Any]) -> frozenset[int]:
 # Answers
 
 
-def result_of(name: str, value: Any) -> dict[str, Any]:
-    """Return the JSON result of a request.
-
-    Args:
-        name: The request.
-        value: The gang's reply to its message.
-    """
-    return _RESULTS[name](value)
-
-
 def refusal_of(error: BaseException) -> Refusal:
     """Return the error reply for the exception with which a gang has replied."""
     text = printable(text_of(error)) or type(error).__name__
@@ -302,24 +248,12 @@ def _pids(pids: dict[int, int]) -> dict[str, Any]:
     return {"pids": dict(sorted(pids.items()))}
 
 
-def _reached(ranks: frozenset[int]) -> dict[str, Any]:
-    return {"ranks": sorted(ranks)}
-
-
-def _reloaded(ranks: dict[int, bool]) -> dict[str, Any]:
-    return {"ranks": ranks}
-
-
 def _stacks(stacks: dict[int, RankStacks]) -> dict[str, Any]:
-    from supervise.stacks import group_stacks  # lazy: few runs get this request
+    from dataclasses import asdict  # lazy: few runs get this request
 
-    return {"groups": group_stacks(stacks), "ranks": {rank: _rank_stacks(each) for rank, each in stacks.items()}}
+    from supervise.stacks import group_stacks
 
-
-def _rank_stacks(stacks: RankStacks) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(stacks)
+    return {"groups": group_stacks(stacks), "ranks": {rank: asdict(each) for rank, each in stacks.items()}}
 
 
 def _end(result: RunProcsResult | None) -> dict[str, Any]:
@@ -333,17 +267,47 @@ def _end(result: RunProcsResult | None) -> dict[str, Any]:
     }
 
 
-_RESULTS: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "status": _status,
-    "pids": _pids,
-    "stop": _end,
-    "restart": _pids,
-    "terminate": _pids,
-    "reload": _reloaded,
-    "signal": _reached,
-    "stacks": _stacks,
-    "wait": _end,
+class _Kind(NamedTuple):
+    """A kind of request."""
+
+    arguments: frozenset[str]
+    message: Callable[[Mapping[str, Any]], object]
+    """Returns the message to the gang for the values of the arguments."""
+    result: Callable[[Any], dict[str, Any]]
+    """Returns the JSON result for the gang's reply to the message."""
+
+
+_RANKS = frozenset({"ranks"})
+_KINDS = {
+    "status": _Kind(frozenset(), lambda _: say.Status(), _status),
+    "pids": _Kind(frozenset(), lambda _: say.Pids(), _pids),
+    "stop": _Kind(
+        frozenset({"signal", "timeout"}),
+        lambda given: say.Close(death_sig=_signal(given.get("signal")), timeout=_timeout(given)),
+        _end,
+    ),
+    "restart": _Kind(_RANKS, lambda given: say.RestartRanks(_some_ranks(given)), _pids),
+    "terminate": _Kind(_RANKS, lambda given: say.TerminateRanks(_some_ranks(given)), _pids),
+    "reload": _Kind(_RANKS, lambda given: say.Reload(ranks=_ranks(given)), lambda ranks: {"ranks": ranks}),
+    "signal": _Kind(_RANKS | {"signal", "group"}, _signal_message, lambda ranks: {"ranks": sorted(ranks)}),
+    "stacks": _Kind(_RANKS, lambda given: say.Stacks(ranks=_ranks(given)), _stacks),
+    "wait": _Kind(frozenset({"timeout"}), lambda given: say.Wait(timeout=_timeout(given)), _end),
 }
+"""The kinds of requests by their names."""
+
+
+def message_of(request: Request) -> object:
+    """Return the message that a request sends to the gang.
+
+    Raises:
+        Refusal: The request does not exist, or an argument is not valid.
+    """
+    if request.name not in _KINDS:
+        known = ", ".join(_KINDS)
+        raise Refusal("bad-request", f"{shown(request.name)} is not a request; this server accepts {known}")
+    if unknown := sorted(request.arguments.keys() - _KINDS[request.name].arguments):
+        raise Refusal("bad-request", f"{request.name} has no argument {shown(unknown[0])}")
+    return _KINDS[request.name].message(request.arguments)
 
 
 log = logging.getLogger("supervise")
@@ -562,7 +526,7 @@ class Clients:
 
     def _answer(self, client: Connection, name: str, ident: str | int | None, reply: Any) -> None:
         try:
-            line = answer_line(ident, result_of(name, reply.get(timeout=0)))
+            line = answer_line(ident, _KINDS[name].result(reply.get(timeout=0)))
             if len(line) + sum(each.unsent_bytes for each in self._clients.values()) > _MOST_UNSENT_BYTES:
                 raise Refusal("too-large", f"the answer has {len(line)} bytes; ask for fewer ranks")  # noqa: TRY301
         except BaseException as error:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from supervise._gang.attempt import Attempt
     from supervise._gang.health import RankHealth
     from supervise._gang.notify_sockets import RankNotes
+    from supervise._gang.spec import GangSpec
     from supervise._gang.stack_requests import StackRequests
     from supervise._process.exits.slots import ExitSlots
     from supervise._process.launch.return_value import OutcomeFile
@@ -57,33 +58,35 @@ log = logging.getLogger("supervise")
 
 
 def rank_status(
-    gang: Gang, number: int, notes: RankNotes | None, outcome: OutcomeFile | None, *, suspended: bool
+    gang: Gang, spec: GangSpec, number: int, notes: RankNotes | None, outcome: OutcomeFile | None, *, suspended: bool
 ) -> RankStatus:
     """Return the present state of a rank.
 
     Args:
         gang: The state of the gang.
+        spec: The settings of the gang.
         number: The rank.
         notes: The reports of the rank's present life; None if it has no notify socket.
         outcome: The file with the return value of its function; None if it has none.
         suspended: Whether the kernel has suspended the rank.
     """
-    rank, state = gang.ranks[number], _state(gang, number, suspended=suspended)
+    rank, part, state = gang.ranks[number], spec.of(number), _state(gang, number, suspended=suspended)
     lingers = None
     if state == "ready" and outcome is not None and outcome.fd >= 0 and outcome.has_value:
         state, lingers = "returned", outcome.note() or None
-    if notes is None:
-        return RankStatus(pid=rank.pid, state=state, attempt=rank.attempt, restarts=rank.restarts, status=lingers)
-    beat_age_s = None if notes.beat_ns is None else (time.monotonic_ns() - notes.beat_ns) / 1e9
-    return RankStatus(
+    row = RankStatus(
         pid=rank.pid,
         state=state,
         attempt=rank.attempt,
         restarts=rank.restarts,
-        status=lingers or notes.status,
-        step=notes.step,
-        beat_age_s=beat_age_s,
+        status=lingers,
+        role=part.name or spec.name,
+        role_rank=part.role_rank(number),
     )
+    if notes is None:
+        return row
+    beat_age_s = None if notes.beat_ns is None else (time.monotonic_ns() - notes.beat_ns) / 1e9
+    return replace(row, status=lingers or notes.status, step=notes.step, beat_age_s=beat_age_s)
 
 
 def _state(gang: Gang, number: int, *, suspended: bool) -> RankState:
@@ -426,8 +429,8 @@ class GangRunner:
 
     def status(self) -> GangStatus:
         """Return the present state. Ask the kernel whether reported ranks are still suspended."""
-        gang, processes = self.gang, self.ranks.slots.processes
-        outcomes = self.ranks.slots.outcomes if self.attempt.spec.plain is None else {}
+        gang, spec, processes = self.gang, self.attempt.spec, self.ranks.slots.processes
+        outcomes = self.ranks.slots.outcomes if spec.plain is None else {}
         self._suspended = {
             rank for rank in self._suspended if rank in processes and processes[rank].kernel_state() in ("T", "t")
         }
@@ -439,7 +442,9 @@ class GangRunner:
             waiters=self.replies.waiting,
             attempt=gang.attempt,
             ranks={
-                rank: rank_status(gang, rank, self.notes(rank), outcomes.get(rank), suspended=rank in self._suspended)
+                rank: rank_status(
+                    gang, spec, rank, self.notes(rank), outcomes.get(rank), suspended=rank in self._suspended
+                )
                 for rank in range(gang.nprocs)
             },
         )

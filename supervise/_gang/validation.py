@@ -143,7 +143,8 @@ def checked_roles(found: Mapping[str, Any]) -> list[Role]:
     for role in kept:
         if role.restart is not None and found["restart_policy"] is None:
             raise SpecError(
-                f"role {role.name!r}: restart is {role.restart!r}, but the gang has no restart_policy; give it one"
+                f"role {role.name!r}: restart is {role.restart!r}, but the gang has no restart_policy; give it one,"
+                " such as RestartPolicy(max_restarts=3), or max-restarts = 3 at the top of the file of the roles"
             )
     return kept
 

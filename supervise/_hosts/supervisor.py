@@ -185,7 +185,8 @@ class RankRows:
             state = "stopping"
         else:
             state = "ready" if self._ready else "starting"
-        row = RankStatus(pid=pid, state=state, attempt=self._epoch, restarts=self._epoch)
+        name, epoch = self._plan.name, self._epoch
+        row = RankStatus(pid=pid, state=state, attempt=epoch, restarts=epoch, role=name, role_rank=rank)
         if rank not in self._told:
             return row
         told, at_s = self._told[rank]

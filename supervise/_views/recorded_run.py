@@ -18,7 +18,7 @@ from supervise._story.wording import counted
 from supervise._views.samples import SAMPLES, STREAMS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 # Whether the supervise of a run still runs: determined from its process, or from a lock on ``events.jsonl``
@@ -295,9 +295,8 @@ class RecordedRun:
 
     @cached_property
     def titles(self) -> list[str]:
-        """Role and role rank of each rank, such as ``web 1``, of a run with several roles; otherwise empty."""
-        each = (f"{one_line(role)} {number}" for role, count in self.roles for number in range(count))
-        return list(islice(each, _MOST_TITLES)) if len(self.roles) > 1 else []
+        """Role and role rank of each rank, as `titles_of` returns them."""
+        return titles_of(self.roles)
 
     @property
     def counts(self) -> str:
@@ -316,6 +315,12 @@ class RecordedRun:
         """Return the role and the role rank as one short word, such as ``trainer3``."""
         role, number = self.title(local_rank)
         return f"{one_line(role)[:40]}{number}"
+
+
+def titles_of(roles: Sequence[tuple[str, int]]) -> list[str]:
+    """Return role and role rank of each rank, such as ``web 1``, of a gang with several roles; otherwise no titles."""
+    each = (f"{one_line(role)} {number}" for role, count in roles for number in range(count))
+    return list(islice(each, _MOST_TITLES)) if len(roles) > 1 else []
 
 
 def _time(text: object) -> datetime | None:

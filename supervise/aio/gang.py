@@ -26,6 +26,7 @@ from supervise import (
     GangStatus,
     Pids,
     RankStacks,
+    Reload,
     RestartRanks,
     RunProcsResult,
     Signal,
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from types import TracebackType
     from typing import Self
+
+    from supervise.messages import Ask
 
 
 # The process and the event loop that a gang belongs to
@@ -502,8 +505,9 @@ class Gang:
             raise SpecError(f"the block of gang {self._name!r} was left, which has closed the gang; make another Gang")
         return ref
 
-    async def _ask(self, message: object) -> Any:
-        return await self._running().ask(message, block=False)
+    async def _ask(self, message: Ask[T]) -> T:
+        found: T = await self._running().ask(message, block=False)
+        return found
 
     # The operations of the actor
 
@@ -543,13 +547,11 @@ class Gang:
 
     async def pids(self) -> dict[int, int]:
         """Return ``{rank: pid}`` of all ranks that were started, including those that have ended."""
-        found: dict[int, int] = await self._ask(Pids())
-        return found
+        return await self._ask(Pids())
 
     async def status(self) -> GangStatus:
         """Return the present state of the gang and of each rank."""
-        found: GangStatus = await self._ask(Status())
-        return found
+        return await self._ask(Status())
 
     async def signal(self, sig: Signals, ranks: Iterable[int] | None = None, *, group: bool = False) -> frozenset[int]:
         """Send a signal to running ranks; return the ranks that were signaled.
@@ -562,8 +564,19 @@ class Gang:
         Raises:
             SpecError: `sig` is not a signal, or a rank is not in the gang.
         """
-        found: frozenset[int] = await self._ask(Signal(sig=sig, ranks=_some(ranks), group=group))
-        return found
+        return await self._ask(Signal(sig=sig, ranks=_some(ranks), group=group))
+
+    async def reload(self, ranks: Iterable[int] | None = None) -> dict[int, bool]:
+        """Send ready ranks their `reload_signal`; return rank to whether it has reloaded. See `Reload`.
+
+        Args:
+            ranks: Which ranks; None for all.
+
+        Raises:
+            SpecError: A rank is not in the gang.
+            SuperviseError: A rank has ended first, or was not ready again in time.
+        """
+        return await self._ask(Reload(ranks=_some(ranks)))
 
     async def restart_ranks(self, ranks: Iterable[int]) -> dict[int, int]:
         """Restart exactly these ranks; return their ``{rank: pid}`` when all of them run. See `RestartRanks`.
@@ -572,8 +585,7 @@ class Gang:
             SpecError: A rank is not in the gang, or the gang is stopping or has finished.
             SuperviseError: The gang has ended first, or a rank did not start.
         """
-        found: dict[int, int] = await self._ask(RestartRanks(cast("Any", _some(ranks))))
-        return found
+        return await self._ask(RestartRanks(cast("Any", _some(ranks))))
 
     async def terminate_ranks(self, ranks: Iterable[int]) -> dict[int, int]:
         """Stop exactly these ranks; return their ``{rank: pid}`` when no process of them is left. See `TerminateRanks`.
@@ -582,8 +594,7 @@ class Gang:
             SpecError: A rank is not in the gang, or the gang is stopping or has finished.
             SuperviseError: The gang has ended first.
         """
-        found: dict[int, int] = await self._ask(TerminateRanks(cast("Any", _some(ranks))))
-        return found
+        return await self._ask(TerminateRanks(cast("Any", _some(ranks))))
 
     async def stacks(self, ranks: Iterable[int] | None = None) -> dict[int, RankStacks]:
         """Return the stacks of the threads of running ranks, in at most 2.5 s. See `Stacks`.
@@ -594,8 +605,7 @@ class Gang:
         Raises:
             SpecError: A rank is not in the gang.
         """
-        found: dict[int, RankStacks] = await self._ask(Stacks(ranks=_some(ranks)))
-        return found
+        return await self._ask(Stacks(ranks=_some(ranks)))
 
     def events(self, *, buffer_size: int = BUFFER_SIZE) -> Events:
         """Return an iterator over the events of the gang. It begins with those of the present life of each rank.

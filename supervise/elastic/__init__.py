@@ -58,8 +58,4 @@ _HOMES = {
 }
 
 if not TYPE_CHECKING:  # for a type checker, only the names above exist
-    __getattr__ = names(__name__, globals(), _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    __getattr__, __dir__ = names(__name__, globals(), _HOMES)

@@ -8,8 +8,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def names(module: str, namespace: dict[str, Any], homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a module.
+def names(
+    module: str, namespace: dict[str, Any], homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the ``__getattr__`` and the ``__dir__`` of a module.
 
     Args:
         module: Name of the module.
@@ -30,4 +32,4 @@ def names(module: str, namespace: dict[str, Any], homes: Mapping[str, str]) -> C
         namespace[name] = value = getattr(importlib.import_module(f"supervise.{path}"), other or name)
         return value
 
-    return load
+    return load, lambda: sorted({*namespace, *homes})

@@ -9,4 +9,4 @@ TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
     from supervise.elastic._logger import logger as logger
 else:
-    __getattr__ = names(__name__, globals(), {"logger": "elastic._logger"})
+    __getattr__, __dir__ = names(__name__, globals(), {"logger": "elastic._logger"})

@@ -12,7 +12,7 @@ from pathlib import Path
 import pykka
 import pytest
 
-from supervise import GangFinished, SpecError, Supervisor, SupervisorCrashed, UnkillableError, aio
+from supervise import GangFinished, Role, SpecError, Supervisor, SupervisorCrashed, UnkillableError, aio
 from tests.aio.ranks import POLITE, SLEEP, fail, run, square, until, until_exists
 from tests.patience import PATIENCE_S
 from tests.processes.work import UnspeakableValue
@@ -174,6 +174,19 @@ def test_the_verbs_are_those_of_the_actor():
     run(main())
 
 
+def test_reload_sends_the_signal_of_each_role():
+    """A rank without such a signal has not reloaded; `sleep` ignores this one."""
+    ranks = {"entrypoint": "sleep", "args": {0: ("1000",)}}
+    roles = [Role(name="web", **ranks, reload_signal=signal.SIGWINCH), Role(name="db", **ranks)]
+
+    async def main():
+        async with aio.Gang(name="site", roles=roles) as gang:
+            assert await gang.reload() == {0: True, 1: False}
+            assert await gang.reload([0]) == {0: True}
+
+    run(main())
+
+
 def test_close_has_the_timeout_of_the_caller():
     """The grace of the gang would outlast the test."""
 
@@ -204,6 +217,7 @@ def test_what_the_actor_refuses_is_refused_here():
                 gang.signal("TERM"),
                 gang.restart_ranks(()),
                 gang.restart_ranks(3),
+                gang.reload({2}),
                 gang.restart_ranks(None),
                 gang.terminate_ranks({2}),
                 gang.stacks({5}),
@@ -271,7 +285,7 @@ def test_outside_the_block_there_is_only_the_result():
                 await early
         async with gang:
             pass
-        for late in (gang.pids(), gang.status(), gang.restart_ranks({0}), gang.stacks()):
+        for late in (gang.pids(), gang.status(), gang.restart_ranks({0}), gang.reload(), gang.stacks()):
             with pytest.raises(SpecError, match="block of gang 'sleep' was left"):
                 await late
 

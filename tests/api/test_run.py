@@ -256,6 +256,26 @@ def test_a_program_that_does_not_exist_is_an_os_error(temporary: Path):
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["train.py", "./train.py"])
+def test_a_file_that_is_not_executable_gets_advice(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As from ``supervise run``; a file that cannot be found gets none."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OSError, match="could not be started") as caught:
+        run(name, 1)
+    assert not hasattr(caught.value, "__notes__")
+    (tmp_path / "train.py").write_text("print(1)\n")
+    with pytest.raises(OSError, match="could not be started") as caught:
+        run(name, 1)
+    with_python = "to run it with Python: run(sys.executable, args=('./train.py',), ...)"
+    executed = "to execute it: chmod +x ./train.py, and give './train.py'"
+    assert caught.value.__notes__ == [f"{with_python}; or {executed}"]
+    assert run(sys.executable, 1, ("./train.py",)) == [None]
+    (tmp_path / "train.py").chmod(0o755)
+    with pytest.raises(OSError, match="Exec format error") as caught:
+        run("./train.py", 1)
+    assert not hasattr(caught.value, "__notes__")
+
+
 def test_raise_if_failed_returns_a_result_that_succeeded():
     with start_processes("fine", shard, {0: (1,)}, {0: {"RANK": "0"}}, NO_FILES, start_method="fork") as context:
         result = context.wait(PATIENCE_S)

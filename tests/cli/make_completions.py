@@ -4,6 +4,7 @@ shtab makes them from the parser of ``supervise run``. A test compares them with
 """
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
 import shtab
@@ -32,6 +33,45 @@ _OF_THE_PAST = {
 }
 _FOLDERS = ("--log-dir", *(row.option for row in _settings.with_options() if row.kind is _settings.FOLDER))
 _FILES = ("--env-file", "--file", "--metrics")
+_OF_ROLES = ("--stdin", "--local-ranks-filter", "--exit-code-from", "--rank")
+_PLACES = ("command", "run", "runs", "target", "sig", "ranks")
+_NAMES = {
+    "bash": "_supervise_names_or_files",
+    "zsh": "_supervise_names_or_files",
+    "fish": "(_supervise_names_or_files)",
+    "preamble": {
+        "bash": """
+_supervise_names_or_files() {
+  local IFS=$'\\n'
+  compgen -W "$("${COMP_WORDS[0]}" completion names "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)" ||
+    compgen -f -- "$1"
+}""",
+        "zsh": """
+_supervise_names_or_files() {
+  local -a line=(${(Qz)LBUFFER}) names
+  [[ $LBUFFER == *[[:space:]] ]] && line+=('')
+  names=(${(f)"$(supervise completion names "${(@)line[line[(I)*supervise]+1,-1]}" 2>/dev/null)"})
+  (( $#names )) && compadd -a names || _files
+}""",
+        "fish": """
+function _supervise_names_or_files
+  set -l words (commandline -opc) (commandline -ct)
+  set -l names (supervise completion names $words[2..] 2>/dev/null)
+  if set -q names[1]
+    printf '%s\\n' $names
+  else
+    __fish_complete_path (commandline -ct)
+  end
+end""",
+    },
+}
+"""The names of runs and roles, as shtab describes functions of shells; or files, if no name begins with the word."""
+
+
+def _complete_names(commands: Iterable[argparse.ArgumentParser]) -> None:
+    for action in (action for command in commands for action in command._actions):
+        if set(action.option_strings) & set(_OF_ROLES) or action.dest in _PLACES:
+            action.complete = _NAMES  # type: ignore[attr-defined]
 
 
 def scripts() -> dict[str, str]:
@@ -43,7 +83,7 @@ def scripts() -> dict[str, str]:
     for action in run._actions:
         if set(action.option_strings) & set(_FOLDERS):
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
-        elif set(action.option_strings) & set(_FILES) or action.dest == "command":
+        elif set(action.option_strings) & set(_FILES):
             action.complete = shtab.FILE  # type: ignore[attr-defined]
         if action.dest == "command":
             action.help = "program and its arguments"
@@ -55,12 +95,12 @@ def scripts() -> dict[str, str]:
         commands.add_parser(name, help=text)
         commands.choices[name] = options()
         for action in commands.choices[name]._actions:
-            if action.dest in ("run", "runs", "output", "trace"):
+            if action.dest in ("output", "trace"):
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
     for name, (options, text) in _OF_A_RUNNING_RUN.items():
         commands.add_parser(name, help=text)
         commands.choices[name] = options()
-        next(one for one in commands.choices[name]._actions if one.dest == "target").complete = shtab.FILE  # type: ignore[attr-defined]
+    _complete_names(commands.choices.values())
     completion = commands.add_parser("completion", help="print the completion script of a shell")
     completion.add_argument("shell", choices=SHELLS)
     return {shell: shtab.complete(root, shell=shell) for shell in SHELLS}

@@ -139,12 +139,38 @@ def test_roles_below_another_word(supervise: Command, table: str, more: str):
     assert f"; did you mean [roles.web] in place of [{table}.web]?\n" in told
 
 
-@pytest.mark.parametrize("key", ["command", "count", "n", "healthcheck"])
-def test_a_key_of_a_role_above_the_roles(supervise: Command, key: str):
+OF_ROLES = {
+    "command": "it",
+    "count": "it",
+    "n": "did you mean 'count'? It",
+    "nproc": "did you mean 'count'? It",
+    "healthcheck": "did you mean 'ready' or 'alive'? It",
+    "neds": "did you mean 'needs'? It",
+    "comand": "did you mean 'command'? It",
+}
+"""Key above the roles to the beginning of the hint."""
+
+
+@pytest.mark.parametrize(("key", "hint"), OF_ROLES.items(), ids=OF_ROLES)
+def test_a_key_of_a_role_above_the_roles(supervise: Command, key: str, hint: str):
     """The message says where it belongs."""
     (supervise.tmp_path / "gang.toml").write_text(f"{key} = 'true'\n[roles.web]\ncommand = 'true'\n")
     told = supervise.refused("check", "gang.toml").stderr
-    assert f"{key!r} is not a key; it belongs to a role: write it below a line such as [roles.trainer]\n" in told
+    assert f"{key!r} is not a key; {hint} belongs to a role: write it below a line such as [roles.trainer]\n" in told
+
+
+@pytest.mark.parametrize(("key", "hint"), {"cwdd": "did you mean 'cwd'?", "envs": "did you mean 'env'?"}.items())
+def test_a_mistyped_key_of_the_whole_gang(supervise: Command, key: str, hint: str):
+    """`cwd` and `env` are keys, too, although no option of a file has their form."""
+    (supervise.tmp_path / "gang.toml").write_text(f"{key} = 'x'\n[roles.web]\ncommand = 'true'\n")
+    assert f"{key!r} is not a key; {hint}\n" in supervise.refused("check", "gang.toml").stderr
+
+
+def test_a_key_that_resembles_no_other(supervise: Command):
+    """The message says where the keys are."""
+    (supervise.tmp_path / "gang.toml").write_text("watch = 1\n[roles.web]\ncommand = 'true'\n")
+    told = supervise.refused("check", "gang.toml").stderr
+    assert "'watch' is not a key; the keys above [roles.NAME] are the options of supervise run --help" in told
 
 
 KINDS = {"always": "permanent", "unless-stopped": "permanent", "on-failure": "transient", "no": "temporary"}

@@ -164,6 +164,17 @@ def test_files_of_variables_of_the_gang_and_of_a_role(supervise: Command, tmp_pa
     assert sorted(done.stdout.splitlines()) == ["a 1 2 3 5", "b 1 2 2 4", "c 1 2 2 2"]
 
 
+def test_a_variable_of_the_line_is_set_in_all_roles(supervise: Command, tmp_path: Path):
+    """As with docker compose; one of the whole gang in the file is not."""
+    show = "command = ['sh', '-c', 'echo $ROLE_NAME $A $B']"
+    gang = f"env = {{ A = 1, B = 1 }}\n[roles.a]\n{show}\nenv = {{ A = 2, B = 2 }}\n[roles.b]\n{show}\n"
+    (tmp_path / "gang.toml").write_text(gang)
+    done = supervise.run("-q", "--no-prefix", "--env", "A=3", "--file", "gang.toml")
+    assert sorted(done.stdout.splitlines()) == ["a 3 2", "b 3 1"]
+    done = supervise.run("-q", "--no-prefix", "--file", "gang.toml")
+    assert sorted(done.stdout.splitlines()) == ["a 2 2", "b 1 1"]
+
+
 def test_check_and_a_dry_run_show_the_sockets(supervise: Command, tmp_path: Path):
     """They bind nothing."""
     (tmp_path / "gang.toml").write_text("[roles.a]\ncommand = 'true'\nlisten = ['tcp:1', 'unix:a,b']\nstdin = 'open'\n")
@@ -272,7 +283,8 @@ WRONG = {
     "[roles.a]\ncommand = 'true'\nenv = { LOCAL_RANK = 1 }": "supervise sets LOCAL_RANK in each rank",
     "[roles.'a/b']\ncommand = 'true'": "'a/b' is not a valid name in paths",
     "[roles.a]\ncommand = 'true'\nservice = true": "every role is a service; a gang needs a role that is not",
-    "[roles.a]\ncommand = 'true'\nrestart = 'permanent'": "the gang has no restart_policy; give it one",
+    "[roles.a]\ncommand = 'true'\nrestart = 'permanent'": "the gang has no restart_policy; give it one, such as "
+    "RestartPolicy(max_restarts=3), or max-restarts = 3 at the top of the file of the roles\n",
     "[roles.a]\ncommand = 'true'\nlisten = ['8000']": "roles.a: listen: '8000' is not an address; give tcp:HOST:PORT",
     "[roles.a]\ncommand = 'true'\nlisten = 'unix:'": "roles.a: listen: 'unix:' is not an address; give ",
     "[roles.a]\ncommand = 'true'\nlisten = 'unix:${ROLE_RANK}'": "'unix:${ROLE_RANK}' is not an address; it has no",

@@ -1,9 +1,12 @@
-"""Redis, PostgreSQL and nginx of the machine below `supervise run`: none of them knows supervise."""
+"""Redis, PostgreSQL, nginx and uvicorn below `supervise run`: none of them knows supervise."""
 
 import json
 import os
 import shutil
 import signal
+import ssl
+import subprocess
+import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator
@@ -13,7 +16,22 @@ import pytest
 
 from tests.cli.command import Command
 from tests.cli.test_run_commands import until
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
+
+APPLICATION = """
+import time
+tries = 0
+async def app(scope, receive, send):
+    global tries
+    tries += 1
+    if scope["path"] == "/hang":
+        time.sleep(1000)
+    status = 200 if tries > 2 else 503
+    await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+"""
+"""An application that is busy for two requests, and whose loop stands still at a certain path."""
 
 
 def found(name: str) -> Path:
@@ -125,3 +143,45 @@ alive = "http://localhost:{ports[1]}/"
         code, out, _ = run.end()
     assert "CREATE TABLE" in out
     assert code == 130
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_uvicorn_is_ready_and_restarts_when_it_hangs(supervise: Command, tmp_path: Path, ports: list[int], scheme: str):
+    """Also with a certificate that no authority has signed, as those of local servers."""
+    pytest.importorskip("uvicorn", reason="not installed: pip install uvicorn")
+    (tmp_path / "application.py").write_text(APPLICATION)
+    words = ["-m", "uvicorn", "--port", str(ports[0]), "--lifespan", "off", "application:app"]
+    if scheme == "https":
+        made = f"{found('openssl')} req -x509 -newkey rsa:2048 -nodes -keyout key -out cert -subj /CN=me"
+        subprocess.run(made.split(), cwd=tmp_path, check=True, capture_output=True, timeout=PATIENCE_S)
+        words += ["--ssl-keyfile", "key", "--ssl-certfile", "cert"]
+    address = f"{scheme}://127.0.0.1:{ports[0]}"
+    (tmp_path / "gang.toml").write_text(f"""
+on-hang = "fail"
+max-restarts = 1
+backoff = 0
+[roles.web]
+command = {json.dumps([sys.executable, *words])}
+ready = "{address}/health"
+alive = "{address}/health?alive"
+alive-interval = 0.1
+alive-timeout = 1
+alive-failures = 2
+""")
+    trusting = ssl._create_unverified_context()
+    with supervise.started("--file", "gang.toml", "--run-id", "job") as run:
+
+        def row() -> tuple[str, int]:
+            done = supervise.supervise("status", "job", "--json")
+            row = json.loads(done.stdout)["ranks"]["0"] if done.returncode == 0 else {}
+            return row.get("state", ""), row.get("restarts", 0)
+
+        until(lambda: row() == ("ready", 0))
+        log = (supervise.directory() / "attempt_0/0/stdout.log").read_text()
+        assert log.count("503 Service Unavailable") == 2
+        with pytest.raises(TimeoutError), urllib.request.urlopen(f"{address}/hang", timeout=0.5, context=trusting):
+            pass
+        assert "hangs: no answer for " in run.hear_error(" hangs: ")
+        until(lambda: row() == ("ready", 1))
+        run.signal(signal.SIGTERM)
+        run.end()

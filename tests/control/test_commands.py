@@ -17,12 +17,14 @@ from pathlib import Path
 import inotify_simple
 import pytest
 
+from supervise.cli.commands.stacks import page
 from supervise.cli.run.console import Console
 from supervise.cli.run.control import RunControl
 from supervise.cli.run.signal_inbox import SignalInbox
 from tests.cli.command import SUPERVISE, Command, Started, environment
 from tests.patience import PATIENCE_S
 
+HOST = str(Path(__file__).parent / "host.py")
 SAYS = 'trap "echo usr1 $RANK" USR1; echo up $RANK; while :; do sleep 1000 & wait $!; done'
 WHERE = """
 import os, signal, supervise
@@ -235,6 +237,56 @@ def test_ranks_without_python_are_said_so_once(supervise: Command):
         assert not [line for line in (*lines, *one) if "py-spy" in line or "faulthandler" in line]
 
 
+@pytest.fixture
+def embedded(supervise: Command) -> Iterator[tuple[Started, str]]:
+    """A program with a gang of two ranks web and one worker, and the path of its socket."""
+    path = str(supervise.tmp_path / "host.sock")
+    with supervise.started_command(program=(sys.executable, HOST, path, "roles")) as host:
+        host.hear()
+        yield host, path
+
+
+def test_roles_of_an_embedded_gang_have_names_at_its_socket(supervise: Command, embedded: tuple[Started, str]):
+    """As those of ``supervise run``: the socket reports them, and results have them."""
+    _, path = embedded
+    _, head, *rows = told(supervise, "status", path).splitlines()
+    assert head.split() == ["RANK", "ROLE", "STATE", "PID"]
+    roles = [["0", "web.0"], ["1", "web.1"], ["2", "worker.0"]]
+    assert [row.split()[:3] for row in rows] == [[*role, "ready"] for role in roles]
+    whole = json.loads(told(supervise, "status", "--json", path))["ranks"]
+    assert [[rank, f"{row['role']}.{row['role_rank']}"] for rank, row in whole.items()] == roles
+    restarted = told(supervise, "restart", path, "web.1")
+    assert re.fullmatch(rf"{path}: rank 1 \(web 1\) was restarted, pid \d+\n", restarted)
+    sent = told(supervise, "signal", path, "WINCH", "web")
+    assert sent == f"{path}: SIGWINCH was sent to ranks 0-1 (web 0-1)\n"
+    assert told(supervise, "stacks", path).startswith("ranks 0-2 (web 0-1, worker 0): no Python frames")
+    assert told(supervise, "stop", path, "worker") == f"{path}: rank 2 (worker 0) stopped\n"
+    code, why = refused(supervise, "restart", path)
+    assert (code, "such as 0,2 or a role (web, worker)\n" in why) == (2, True)
+    code, why = refused(supervise, "restart", path, "wep")
+    assert code == 2
+    assert "'wep' is not a rank or a role; the ranks are 0 to 2, the roles web, worker; did you mean 'web'?\n" in why
+
+
+def test_a_role_at_the_socket_of_a_gang_that_has_ended(supervise: Command, embedded: tuple[Started, str]):
+    """Its program was killed, and the file is left: the reason is that, and not the unknown role."""
+    host, path = embedded
+    host.signal(signal.SIGKILL)
+    host.end()
+    ended = f"supervise restart: {path}: no process listens; the gang has ended\n"
+    assert refused(supervise, "restart", path, "web") == (3, ended)
+
+
+def test_groups_of_stacks_have_the_roles_of_their_ranks():
+    """Without roles, the lines of the server are unchanged."""
+    result = {"groups": ["rank 1: load (a.py:1)", "ranks 0, 2-3: wait (b.py:2)"], "ranks": {}}
+    assert page(result, whole=False) == result["groups"]
+    assert page(result, ["web 0", "web 1", "web 2", "db 0"], whole=False) == [
+        "rank 1 (web 1): load (a.py:1)",
+        "ranks 0, 2-3 (web 0, 2, db 0): wait (b.py:2)",
+    ]
+
+
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
 def test_wait_exits_as_the_run_did_also_afterwards(supervise: Command, script: str, code: int):
     """In text and as JSON."""
@@ -330,7 +382,8 @@ def test_a_run_that_does_not_exist_is_wrong_usage(supervise: Command):
     for command in ("status", "stop", "wait", "stacks"):
         code, error = refused(supervise, command, "nothing")
         assert code == 2
-        assert "is named 'nothing'; see: supervise ls" in error
+        missing = r"(if 'nothing' is a role or a rank, RUN is missing, and there are no runs in \S+; )?"
+        assert re.search(rf"is named 'nothing'; {missing}see: supervise ls", error)
         assert refused(supervise, command)[0] == 2
 
 

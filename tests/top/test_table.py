@@ -376,6 +376,21 @@ def test_a_gang_of_another_program_has_a_table_too(supervise: Command):
         host.end()
 
 
+def test_a_gang_of_another_program_has_its_roles_in_the_table_and_its_stacks(supervise: Command):
+    """Its socket reports them."""
+    path = str(supervise.tmp_path / "control.sock")
+    program = (sys.executable, str(Path(__file__).parents[1] / "control/host.py"), path, "roles")
+    with supervise.started_command(program=program) as host:
+        host.hear()
+        with top(supervise, path) as table:
+            lines = table.until("ready", "ROLE")
+            assert [line.split()[1] for line in lines[2:5]] == ["web0", "web1", "worker0"]
+            table.type(b"t")
+            table.until("ranks 0-2 (web 0-1, worker 0): no Python frames")
+            table.type(b"qq")
+            assert table.end() == 0
+
+
 def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(supervise: Command):
     """In a shell with job control, as with vim or less."""
     with running(supervise, "sh", "-c", SAYS) as _run, shell(supervise) as bash:

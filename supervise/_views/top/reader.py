@@ -317,11 +317,12 @@ class _Before(NamedTuple):
 class Reader:
     """Makes readings, and keeps the values from which rates are computed. Used by one thread."""
 
-    def __init__(self, run: RecordedRun | None) -> None:
+    def __init__(self, run: RecordedRun | None, titles: Sequence[str] = ()) -> None:
         """Begin without a reading.
 
         Args:
             run: The run; None for the gang of another program, whose files are not known.
+            titles: Role and role rank of each rank of that gang; empty if all have the same role.
         """
         self.interval_s = _SHORTEST_S
         """Time until the next reading, in seconds."""
@@ -330,8 +331,7 @@ class Reader:
         if run is not None and self.logs is not None:
             self.incidents = Incidents(run.path, self.logs.last_words, run.titles)
         self._run = run
-        roles = [] if run is None else run.info.get("roles") or []
-        self._several_roles = isinstance(roles, list) and len(roles) > 1
+        self._titles = titles if run is None else run.titles
         self._remote = run is not None and run.info.get("engine", "local") != "local"
         self._before: deque[_Before] = deque()
         """The readings of the last `_OUTPUT_S`, and the one before these; the oldest first."""
@@ -451,7 +451,8 @@ class Reader:
         return None if self.incidents is None else self.incidents.state.last_failures.get(rank)
 
     def _role(self, rank: int) -> str:
-        return self._run.label(rank) if self._run is not None and self._several_roles else ""
+        role, _, number = (self._titles[rank] if rank < len(self._titles) else "").rpartition(" ")
+        return f"{role[:40]}{number}"
 
     def _hangs(self, rank: int, row: dict[str, Any], end: LogEnd | None, now_s: float) -> bool:
         """Return whether the last reported hang continues."""

@@ -353,15 +353,12 @@ def logs(words: Sequence[str]) -> int:
     """
     made = options()
     found = made.read(words)
-    return _show(found.run, made, found)
-
-
-def _show(run: RecordedRun, made: argparse.ArgumentParser, found: argparse.Namespace) -> int:
+    run: RecordedRun = found.run
     may_come = found.follow and run.is_running()
     if found.previous and may_come:
         made.error("--previous shows lives that have ended; omit it or -f")
     if not (_wanted(run, found) or may_come or _gone(run, found)):
-        if found.ranks is not None and not found.ranks & run.logs().keys():
+        if found.ranks is not None and run.logs().keys().isdisjoint(found.ranks):
             made.error(f"there is no log of {spans(found.ranks, run.titles)} in {one_line(run.name)}")
         if found.previous or found.life is not None:
             made.error(f"no rank has {'an earlier life' if found.previous else f'a life {found.life}'} in {run.name}")

@@ -146,6 +146,7 @@ def _can_make(path: str) -> bool:
 
 
 _MOST_LISTED = 10
+_SEE = "; see: supervise ls"
 
 
 class NoSuchRunError(Exception):
@@ -190,7 +191,7 @@ def find_run(word: str) -> RecordedRun:
     if not found:
         if is_folder:
             return _checked(run, word, UnknownRunError)
-        raise UnknownRunError(f"no run in {one_line(folder)} is named {one_line(word)!r}; see: supervise ls")
+        raise UnknownRunError(f"no run in {one_line(folder)} is named {one_line(word)!r}{_SEE}")
     raise NoSuchRunError(f"{len(found)} runs are named {one_line(word)!r}...: {_listed(found)}; give more of the name")
 
 
@@ -218,7 +219,7 @@ def default_run(*, newest: bool) -> tuple[RecordedRun, str]:
     if running:
         raise NoSuchRunError(f"{len(running)} runs are running: {_listed(running)}; give one of these names")
     what = "no run is running" if runs else f"there are no runs in {one_line(folder)}"
-    raise NoSuchRunError(f"it is missing, and {what}; see: supervise ls")
+    raise NoSuchRunError(f"{what}{_SEE}")
 
 
 def _checked(run: RecordedRun, word: str, kind: type[NoSuchRunError] = NoSuchRunError) -> RecordedRun:
@@ -264,13 +265,13 @@ class RunParser(argparse.ArgumentParser):
         """
         return default_run(newest=True)
 
-    def recorded(self, meant: Any) -> RecordedRun | None:
-        """Return the run whose roles count for a return value of `find`; None if it is not known."""
+    def roles(self, meant: Any) -> Sequence[tuple[str, int]]:
+        """Return name and number of ranks of each role of a return value of `find`."""
         found: RecordedRun = meant
-        return found
+        return found.roles
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse arguments. Replace RUN by what it names, and `ranks` by local ranks, or None if none are given.
+        """Parse arguments. Replace RUN by what it names, and `ranks` by sorted local ranks, or None if none are given.
 
         If no run has the name in the place of RUN, the word is a rank or a role of the run that is meant without RUN.
         An argument `sig` is between RUN and the ranks.
@@ -286,26 +287,9 @@ class RunParser(argparse.ArgumentParser):
         found = self.parse_intermixed_args(words)
         first = getattr(found, self.dest), getattr(found, "sig", None)
         given: list[str] = [word for word in (*first, *getattr(found, "ranks", ())) if word is not None]
-        why = unknown = ""
-        meant: Any = None
-        try:
-            try:
-                meant = self.find(given[0]) if given else None
-            except UnknownRunError as error:
-                unknown = str(error)
-                if not hasattr(found, "ranks"):
-                    names = (one_line(run.name) for run in recorded_runs()[1] if given[0] in dict(run.roles))
-                    unknown += next((f"; it is a role of {name}, so: {self.prog} {name}" for name in names), "")
-                    raise
-            if meant is None:
-                meant, why = self.default()
-            else:
-                del given[0]
-        except NoSuchRunError as error:
-            self.error(f"argument RUN: {unknown or error}")
+        meant, why, unknown = self._meant(given, takes_ranks=hasattr(found, "ranks"))
         setattr(found, self.dest, meant)
-        run = self.recorded(meant)
-        name = "" if run is None else one_line(run.name)
+        name = one_line(meant.name)
         before = f"argument RUN: {unknown}; and in {name}, {why}: " if unknown else ""
         if hasattr(found, "sig"):
             found.sig = self._checked(values.any_signal, given.pop(0) if given else "", before or "argument SIG: ")
@@ -313,11 +297,42 @@ class RunParser(argparse.ArgumentParser):
             given += found.rank
             if hasattr(found, "sig") and unknown and name.startswith(tuple(given)):
                 before = f"RUN is before SIG, as in {self.prog} {' '.join(given)} {first[0]}: "
-            parse = partial(values.ranks_of, roles=[] if run is None else run.roles)
-            found.ranks = self._checked(parse, ",".join(given), before) if given else None
+            parse = partial(values.ranks_of, roles=self.roles(meant) if given else ())
+            found.ranks = sorted(self._checked(parse, ",".join(given), before)) if given else None
         if why:
             print(f"{self.prog}: {name}, {why}", file=sys.stderr)
         return found
+
+    def _meant(self, given: list[str], *, takes_ranks: bool) -> tuple[Any, str, str]:
+        """Return what RUN means, why if it is left out, and why the first word is not RUN.
+
+        Args:
+            given: The words after the command; the first is removed if it is RUN.
+            takes_ranks: Whether the command takes ranks and roles, which may be in the place of RUN.
+        """
+        unknown, role = "", ""
+        try:
+            if given:
+                meant = self.find(given[0])
+                del given[0]
+                return meant, "", ""
+        except UnknownRunError as error:
+            unknown, word = str(error), one_line(given[0])
+            role = f"; if {word!r} is a role or a rank, RUN is missing, and "
+            if not takes_ranks:
+                names = (one_line(run.name) for run in recorded_runs()[1] if given[0] in dict(run.roles))
+                self._refuse(
+                    unknown + next((f"; it is a role of {name}, so: {self.prog} {name}" for name in names), "")
+                )
+        except NoSuchRunError as error:
+            self._refuse(error)
+        try:
+            return *self.default(), unknown
+        except NoSuchRunError as error:
+            self._refuse(f"{unknown.removesuffix(_SEE)}{role or 'it is missing, and '}{error}")
+
+    def _refuse(self, why: object) -> NoReturn:
+        self.error(f"argument RUN: {why}")
 
     def _checked(self, parse: Callable[[str], Any], text: str, before: str) -> Any:
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from supervise._printable import one_line
 from supervise.cli.commands import steering
 from supervise.cli.commands.runs import add_ranks
 from supervise.cli.options import values
@@ -37,20 +36,14 @@ def signal(words: Sequence[str]) -> int:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
     found = signal_options().read(words)
-    ranks = None if found.ranks is None else sorted(found.ranks)
 
     def act(client: ControlClient) -> int:
-        given = {"signal": found.sig.name, "ranks": ranks, "group": found.group or None}
+        given = {"signal": found.sig.name, "ranks": found.ranks, "group": found.group or None}
         result = client.request("signal", timeout_s=steering.REPLY_S, **given)
-        if found.json:
-            steering.show_json(found.target, result)
-        elif result["ranks"]:
-            print(
-                f"{found.target.name}: {found.sig.name} was sent to {steering.spans_of(found.target, result['ranks'])}"
-            )
-        if not result["ranks"]:
-            return steering.fail("signal", f"{found.target.name}: none of these ranks runs", steering.REFUSED)
-        return 0
+        who, name = result["ranks"], found.target.name
+        sent = f"{name}: {found.sig.name} was sent to {steering.spans_of(found.target, who)}"
+        steering.show(found, result, [sent] if who else [])
+        return 0 if who else steering.fail("signal", f"{name}: none of these ranks runs", steering.REFUSED)
 
     return steering.steer("signal", found.target, act)
 
@@ -91,21 +84,15 @@ def stop(words: Sequence[str]) -> int:
         result = client.request("stop", timeout_s=None, signal=sig, timeout=found.timeout)
         if found.target.run is not None:
             client.until_closed(_RESULT_S)
-        if found.json:
-            steering.show_json(found.target, result)
-        else:
-            print(f"{found.target.name}: {steering.outcome_of(found.target, result)[0]}")
+        steering.show(found, result, [f"{found.target.name}: {steering.outcome_of(found.target, result)[0]}"])
         return 0
 
     return steering.steer("stop", found.target, act)
 
 
 def _terminate(found: argparse.Namespace, client: ControlClient) -> int:
-    result = client.request("terminate", timeout_s=None, ranks=sorted(found.ranks))
-    if found.json:
-        steering.show_json(found.target, result)
-    else:
-        print(f"{found.target.name}: {steering.spans_of(found.target, found.ranks)} stopped")
+    result = client.request("terminate", timeout_s=None, ranks=found.ranks)
+    steering.show(found, result, [f"{found.target.name}: {steering.spans_of(found.target, found.ranks)} stopped"])
     return 0
 
 
@@ -114,9 +101,8 @@ def _terminate(found: argparse.Namespace, client: ControlClient) -> int:
 
 def restart_options() -> RunParser:
     """Return the parser."""
-    made = steering.parser("restart", "Restart ranks of a run, and wait until they run. No limit counts it.")
-    add_ranks(made, "what to restart")
-    return made
+    text = "Restart ranks of a run, and wait until they run. No limit counts it."
+    return steering.parser("restart", text, ranks="what to restart")
 
 
 def restart(words: Sequence[str]) -> int:
@@ -128,20 +114,20 @@ def restart(words: Sequence[str]) -> int:
     made = restart_options()
     found = made.read(words)
     if found.ranks is None:
-        names = "" if found.target.run is None else f" ({', '.join(role for role, _ in found.target.run.roles)})"
-        made.error(f"name the ranks or roles of {found.target.name} to restart, such as 0,2 or a role{names}")
+        names = ", ".join(role for role, _ in found.target.roles)
+        given = f"{found.target.name} to restart, such as 0,2 or a role"
+        made.error(f"name the ranks or roles of {given}{names and f' ({names})'}")
 
     def act(client: ControlClient) -> int:
-        result = client.request("restart", timeout_s=None, ranks=sorted(found.ranks))
-        if found.json:
-            steering.show_json(found.target, result)
-        else:
-            for rank, pid in result["pids"].items():
-                who = steering.spans_of(found.target, [int(rank)])
-                print(one_line(f"{found.target.name}: {who} was restarted, pid {pid}"))
+        result = client.request("restart", timeout_s=None, ranks=found.ranks)
+        steering.show(found, result, (_restarted(found.target, rank, pid) for rank, pid in result["pids"].items()))
         return 0
 
     return steering.steer("restart", found.target, act)
+
+
+def _restarted(target: steering.Target, rank: str, pid: int) -> str:
+    return f"{target.name}: {steering.spans_of(target, [int(rank)])} was restarted, pid {pid}"
 
 
 # ``supervise reload RUN``: let ranks read their configuration again, by a signal, or by a restart of one after another
@@ -149,13 +135,12 @@ def restart(words: Sequence[str]) -> int:
 
 def reload_options() -> RunParser:
     """Return the parser."""
-    made = steering.parser(
+    return steering.parser(
         "reload",
         "Send ranks their reload-signal, and wait until they are ready again. Ranks that have no reload-signal are"
         " restarted one after another, each when the one before it is ready.",
+        ranks="only these",
     )
-    add_ranks(made, "only these")
-    return made
 
 
 def reload(words: Sequence[str]) -> int:
@@ -165,21 +150,18 @@ def reload(words: Sequence[str]) -> int:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
     found = reload_options().read(words)
-    wanted = None if found.ranks is None else sorted(found.ranks)
 
     def act(client: ControlClient) -> int:
-        each: dict[str, bool] = client.request("reload", timeout_s=None, ranks=wanted)["ranks"]
+        each: dict[str, bool] = client.request("reload", timeout_s=None, ranks=found.ranks)["ranks"]
         reloaded, pids = [int(rank) for rank, done in each.items() if done], dict[str, int]()
         if reloaded and not found.json:
             print(f"{found.target.name}: {steering.spans_of(found.target, reloaded)} reloaded")
         for rank in (rank for rank, done in each.items() if not done):
             pids |= client.request("restart", timeout_s=None, ranks=[int(rank)])["pids"]
             if not found.json:
-                one = steering.spans_of(found.target, [int(rank)])
-                print(f"{found.target.name}: {one} was restarted, pid {pids[rank]}")
-        if found.json:
-            steering.show_json(found.target, {"reloaded": reloaded, "restarted": pids})
-        left = [rank for rank in wanted or () if str(rank) not in each]
+                print(_restarted(found.target, rank, pids[rank]))
+        steering.show(found, {"reloaded": reloaded, "restarted": pids}, ())
+        left = [rank for rank in found.ranks or () if str(rank) not in each]
         if left or not each:
             these = steering.spans_of(found.target, left)
             why = f"{these}: not running, or not ready" if left else "no rank runs and is ready"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from supervise._printable import one_line
 from supervise._story.wording import spans
 from supervise.cli.commands import steering
-from supervise.cli.commands.runs import add_ranks
+from supervise.cli.options.values import ranks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,12 +17,11 @@ if TYPE_CHECKING:
 
 def options() -> RunParser:
     """Return the parser."""
-    made = steering.parser(
+    return steering.parser(
         "stacks",
         "Show where the main threads of the ranks are, a line for equal stacks, the stack with the fewest ranks first.",
+        ranks="only these, with all frames of all threads",
     )
-    add_ranks(made, "only these, with all frames of all threads")
-    return made
 
 
 def stacks(words: Sequence[str]) -> int:
@@ -33,17 +31,11 @@ def stacks(words: Sequence[str]) -> int:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
     found = options().read(words)
-    ranks = None if found.ranks is None else sorted(found.ranks)
-    titles = [] if found.target.run is None else found.target.run.titles
 
     def act(client: ControlClient) -> int:
-        result = client.request("stacks", timeout_s=steering.REPLY_S, ranks=ranks)
-        if found.json:
-            steering.show_json(found.target, result)
-        elif not result["ranks"]:
-            print(f"{found.target.name}: none of these ranks runs")
-        else:
-            print(*map(one_line, page(result, titles, whole=ranks is not None)), sep="\n")
+        result = client.request("stacks", timeout_s=steering.REPLY_S, ranks=found.ranks)
+        lines = page(result, found.target.titles, whole=found.ranks is not None)
+        steering.show(found, result, lines if result["ranks"] else [f"{found.target.name}: none of these ranks runs"])
         return 0
 
     return steering.steer("stacks", found.target, act)
@@ -59,7 +51,14 @@ def page(result: dict[str, Any], titles: Sequence[str] = (), *, whole: bool) -> 
     """
     if whole:
         return [line for rank, each in result["ranks"].items() for line in _threads(rank, each, titles)]
-    return [*result["groups"], *_notes(result["ranks"], titles)]
+    return [*(_titled(group, titles) for group in result["groups"]), *_notes(result["ranks"], titles)]
+
+
+def _titled(group: str, titles: Sequence[str]) -> str:
+    """Add the roles to the ranks at the beginning of a line of `group_stacks`."""
+    ranks, colon, where = group.partition(": ")
+    numbers = ranks_of(ranks.partition(" ")[2], ()) if titles else ()
+    return f"{spans(numbers, titles) if titles else ranks}{colon}{where}"
 
 
 def _notes(ranks: dict[str, dict[str, Any]], titles: Sequence[str]) -> list[str]:

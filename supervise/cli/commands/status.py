@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from supervise._printable import one_line
 from supervise._story.wording import columns, shortened, spans
 from supervise._views.top.reader import Reader
 from supervise.cli.commands import steering
@@ -35,35 +34,30 @@ def status(words: Sequence[str]) -> int:
 
     def act(client: ControlClient) -> int:
         result = client.request("status", timeout_s=steering.REPLY_S)
-        _add_facts(found.target, result)
-        if found.json:
-            steering.show_json(found.target, result)
-        else:
-            print(*map(one_line, _lines(found.target, result)), sep="\n")
+        _find_hangs(found.target, result)
+        steering.show(found, result, _lines(found.target, result))
         return 0
 
     return steering.steer("status", found.target, act)
 
 
-def _add_facts(target: steering.Target, result: dict[str, Any]) -> None:
-    """Add the role of each rank. Set its state to ``hung`` if the watchdog has reported a hang, and it continues."""
+def _find_hangs(target: steering.Target, result: dict[str, Any]) -> None:
+    """Set the state of a rank to ``hung`` if the watchdog has reported a hang, and it continues."""
     if target.run is not None:
         for rank, row in Reader(target.run).read(result, same_pids=False).ranks.items():
-            role, number = target.run.title(rank)
-            result["ranks"][str(rank)] |= {"state": row.state, "role": role, "role_rank": number}
+            result["ranks"][str(rank)]["state"] = row.state
 
 
 def _lines(target: steering.Target, result: dict[str, Any]) -> list[str]:
     phase = "starting" if result["phase"] == "new" else result["phase"]
     attempt = f", attempt {result['attempt']}" if result["attempt"] else ""
     head = f"{phase}: {target.name} (supervise has pid {result['pid']}{attempt})"
-    titles = [] if target.run is None else target.run.titles
-    rows = [_COLUMNS, *(_row(rank, row, roles=bool(titles)) for rank, row in result["ranks"].items())]
+    rows = [_COLUMNS, *(_row(rank, row, roles=bool(target.titles)) for rank, row in result["ranks"].items())]
     always = ("RANK", "STATE", "PID")
     used = [at for at, head in enumerate(_COLUMNS) if head in always or any(row[at] != "-" for row in rows[1:])]
     table = columns([[row[column] for column in used] for row in rows])
-    left = [f"processes remain in the groups of {spans(result['leftovers'], titles)}"] if result["leftovers"] else []
-    return [head, *table, *left]
+    left = result["leftovers"]
+    return [head, *table, *([f"processes remain in the groups of {spans(left, target.titles)}"] if left else [])]
 
 
 def _row(rank: str, row: dict[str, Any], *, roles: bool) -> tuple[str, ...]:

@@ -10,19 +10,20 @@ import select
 import stat
 import sys
 import time
-from functools import partial
+from contextlib import suppress
+from functools import cached_property, partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from supervise._control.client import ControlClient, ControlError
 from supervise._printable import one_line
-from supervise._record import NamedTuple
 from supervise._story.wording import ending, spans
-from supervise._views.recorded_run import SOCKET, RecordedRun
-from supervise.cli.commands.runs import NoSuchRunError, RunParser, default_run, find_run
+from supervise._views.recorded_run import SOCKET, RecordedRun, titles_of
+from supervise.cli.commands.runs import NoSuchRunError, RunParser, add_ranks, default_run, find_run
 from supervise.cli.streams import complaint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 
 SCHEMA_VERSION = 1
@@ -37,6 +38,8 @@ _RETRY_S = 0.05
 APPEARS_S = 2.0
 """How long a command may wait for a run that was started just before it."""
 _OF_CALLER = ("invalid", "bad-request")
+MALFORMED = (AttributeError, KeyError, TypeError, ValueError)
+"""The exceptions after a reply that is not as expected."""
 _EPILOG = """\
 exit code:
   0: done; 1: refused, or no reply; 2: wrong usage, or there is no such run;
@@ -44,14 +47,37 @@ exit code:
 """
 
 
-class Target(NamedTuple):
+class Target:
     """The gang that RUN names."""
 
-    name: str
-    path: str
-    """Path of the socket file."""
-    run: RecordedRun | None
-    """The run; None if RUN is the socket file of a program that embeds a gang."""
+    def __init__(self, name: str, path: str, run: RecordedRun | None) -> None:
+        """Describe the gang.
+
+        Args:
+            name: Its name for messages.
+            path: Path of the socket file.
+            run: The run; None if RUN is the socket file of a program that embeds a gang.
+        """
+        self.name = name
+        self.path = path
+        self.run = run
+
+    @cached_property
+    def roles(self) -> Sequence[tuple[str, int]]:
+        """Name and number of ranks of each role, in the order of the ranks; empty if the gang does not report them."""
+        if self.run is not None:
+            return self.run.roles
+        try:
+            with ControlClient(self.path) as client:
+                rows = client.request("status", timeout_s=_SOCKET_S)["ranks"].values()
+            return [(role, len(list(each))) for role, each in groupby(str(row["role"]) for row in rows)]
+        except (ControlError, OSError, *MALFORMED):
+            return []
+
+    @cached_property
+    def titles(self) -> Sequence[str]:
+        """Role and role rank of each rank, as `titles_of` returns them."""
+        return titles_of(self.roles)
 
     def now(self) -> RecordedRun | None:
         """Return the run as its files are now."""
@@ -67,20 +93,20 @@ class SteeringParser(RunParser):
 
     def find(self, word: str) -> Target:
         """Return the gang that a word names."""
-        try:
+        with suppress(OSError, ValueError):
             if stat.S_ISSOCK(os.stat(word).st_mode):
                 return Target(one_line(word), os.path.abspath(word), None)
-        except (OSError, ValueError):
-            pass
         return _target(running_run(word, self.appears_s))
 
     def default(self) -> tuple[Target, str]:
         """Return the gang of the only run that is running, and why it is meant."""
         return _target(running_run(None, self.appears_s)), "the only run that is running"
 
-    def recorded(self, meant: Target) -> RecordedRun | None:
-        """Return the run; None for a control socket."""
-        return meant.run
+    def roles(self, meant: Target) -> Sequence[tuple[str, int]]:
+        """Return the roles of the gang. If a control socket does not answer, end with the exit code for that."""
+        if not meant.roles and (code := steer(self.prog.rpartition(" ")[2], meant, answers)):
+            raise SystemExit(code)
+        return meant.roles
 
 
 def parser(
@@ -88,10 +114,20 @@ def parser(
     description: str,
     *,
     epilog: str = _EPILOG,
+    ranks: str = "",
     json_help: str = "print a JSON object",
     appears_s: float = 0.0,
 ) -> SteeringParser:
-    """Return the parser of a command, with RUN and ``--json``. The parser waits `appears_s` s for RUN to appear."""
+    """Return the parser of a command, with RUN and ``--json``.
+
+    Args:
+        command: The command.
+        description: What it does, for the help.
+        epilog: The end of the help.
+        ranks: What the ranks and roles after RUN are; empty if the command takes none.
+        json_help: What ``--json`` does.
+        appears_s: How long the parser waits for RUN to appear, in seconds.
+    """
     made = SteeringParser(
         prog=f"supervise {command}",
         description=description,
@@ -107,6 +143,8 @@ def parser(
         help="directory of a run, the beginning of its name, or a control socket (the only run that is running)",
     )
     made.add_argument("--json", action="store_true", help=json_help)
+    if ranks:
+        add_ranks(made, ranks)
     return made
 
 
@@ -146,7 +184,7 @@ def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> 
         if error.code in ("ended", "no-reply") and has_ended(target):
             return fail(command, how_it_ended(target), ENDED)
         return fail(command, f"{target.name}: {error}", USAGE if error.code in _OF_CALLER else REFUSED)
-    except (AttributeError, KeyError, TypeError, ValueError):  # the listener is not supervise, or a newer version of it
+    except MALFORMED:  # the listener is not supervise, or a newer version of it
         return fail(command, f"{target.name}: the reply is not as expected", REFUSED)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _has_no_reader():
@@ -154,6 +192,12 @@ def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> 
         if error.errno in (errno.ENOENT, errno.ECONNREFUSED) and has_ended(target):
             return fail(command, how_it_ended(target), ENDED)
         return fail(command, _not_connected(target, error), REFUSED)
+
+
+def answers(client: ControlClient) -> int:
+    """Ask for the process IDs. An error of the connection or of the gang is then shown before anything else is done."""
+    client.request("pids", timeout_s=REPLY_S)
+    return 0
 
 
 def _has_no_reader() -> bool:
@@ -187,7 +231,7 @@ def _suspended(command: str, target: Target, pid: int) -> None:
 
 def spans_of(target: Target, ranks: Iterable[int]) -> str:
     """Format ranks of a gang, with their roles."""
-    return one_line(spans(ranks, [] if target.run is None else target.run.titles))
+    return one_line(spans(ranks, target.titles))
 
 
 def has_ended(target: Target) -> bool:
@@ -251,10 +295,15 @@ def fail(command: str, text: str, code: int) -> int:
     return code
 
 
-def show_json(target: Target, result: dict[str, Any]) -> None:
-    """Print the result of a request as a JSON object, with the run."""
-    path = None if target.run is None else target.run.path
-    print(json.dumps({"schema_version": SCHEMA_VERSION, "name": target.name, "path": path, **result}))
+def show(found: argparse.Namespace, result: dict[str, Any], lines: Iterable[str]) -> None:
+    """Print the result of a request: these lines, or with ``--json`` a JSON object."""
+    target: Target = found.target
+    if found.json:
+        path = None if target.run is None else target.run.path
+        print(json.dumps({"schema_version": SCHEMA_VERSION, "name": target.name, "path": path, **result}))
+    else:
+        for line in lines:
+            print(one_line(line))
 
 
 def outcome_of(target: Target, result: dict[str, Any]) -> tuple[str, int]:

@@ -19,7 +19,6 @@ from supervise.cli.streams import complaint
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from supervise._control.client import ControlClient
     from supervise.cli.commands.runs import RunParser
 
 
@@ -58,18 +57,12 @@ def top(words: Sequence[str]) -> int:
         return steering.fail("top", _NO_RICH, steering.REFUSED)
     if not found.json and (why := _no_terminal()):
         return steering.fail("top", why, steering.REFUSED)
-    code = steering.steer("top", target, _answers)
+    code = steering.steer("top", target, steering.answers)
     if code:
         return code
     if found.json:
         return _json_lines(target)
     return _table(target)
-
-
-def _answers(client: ControlClient) -> int:
-    """Ask for the status once. An error is then shown before the terminal changes."""
-    client.request("pids", timeout_s=steering.REPLY_S)
-    return 0
 
 
 def _has_rich() -> bool:

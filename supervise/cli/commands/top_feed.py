@@ -26,7 +26,6 @@ _MOST_REQUESTS = 4
 _STATUS_S = 3.0
 _RETRY_S = 1.0
 _MOST_UNTAKEN = 2
-_MALFORMED = (AttributeError, KeyError, TypeError, ValueError)
 
 
 class NewReading(NamedTuple):
@@ -176,18 +175,16 @@ class Feed:
     # Readings
 
     def _read(self) -> None:
-        reader = Reader(self._target.run)
+        reader = Reader(self._target.run, self._target.titles)
         is_first = True
         while True:
             try:
                 with ControlClient(self._target.path) as client:
                     while True:
                         is_first = self._look(client, reader, is_first=is_first)
-            except ControlError as error:
-                self._tell(Trouble(str(error)))
-            except OSError as error:
+            except (ControlError, OSError) as error:
                 self._tell(Trouble(complaint(error)))
-            except _MALFORMED:
+            except steering.MALFORMED:
                 self._tell(Trouble("the reply is not as expected"))
             self._hurry.wait(_RETRY_S)
             self._hurry.clear()
@@ -261,9 +258,7 @@ class Feed:
         try:
             with ControlClient(self._target.path) as client:
                 self._tell(Reply(name, arguments, client.request(name, timeout_s=None, **arguments), ""))
-        except ControlError as error:
-            self._tell(Reply(name, arguments, None, one_line(str(error))))
-        except OSError as error:
+        except (ControlError, OSError) as error:
             self._tell(Reply(name, arguments, None, one_line(complaint(error))))
         finally:
             self._open_requests.release()

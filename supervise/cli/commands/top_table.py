@@ -13,13 +13,13 @@ from supervise._printable import one_line
 from supervise._story.wording import spans
 from supervise._views.top.screen import Keys, Screen
 from supervise._views.top.view import Quit, Redraw, Request, View
+from supervise.cli.commands import steering
 from supervise.cli.commands.top_feed import Crashed, Ended, Feed, NewLines, NewReading, Reply, Trouble, Wanted
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
     from supervise._views.top.screen import Canvas
-    from supervise.cli.commands import steering
     from supervise.cli.commands.top_feed import News
 
 
@@ -41,6 +41,7 @@ class Table:
         """
         self.ended: Ended | None = None
         """Set when the run has ended."""
+        self._titles = target.titles
         self._feed = Feed(target)
         self._screen = Screen(sys.stdout.fileno())
         self._signals: set[int] = set()
@@ -216,11 +217,14 @@ class Table:
             return
         try:
             if reply.name == "stacks" and view.mode == "stacks":
-                view.lines = [one_line(line) for line in page(reply.result, whole=reply.arguments["ranks"] is not None)]
+                view.lines = [
+                    one_line(line)
+                    for line in page(reply.result, self._titles, whole=reply.arguments["ranks"] is not None)
+                ]
             elif reply.name == "signal":
                 ranks = reply.result["ranks"]
-                view.notice = f"sent to {spans(ranks)}" if ranks else "none of these ranks runs"
-        except (AttributeError, KeyError, TypeError, ValueError):
+                view.notice = f"sent to {spans(ranks, self._titles)}" if ranks else "none of these ranks runs"
+        except steering.MALFORMED:
             view.notice = f"{reply.name}: the reply is not as expected"
 
     # Pictures

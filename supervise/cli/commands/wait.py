@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from supervise._control.client import ControlError
@@ -11,6 +12,7 @@ from supervise.cli.options import values
 from supervise.cli.run.program import TIMED_OUT
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from supervise._control.client import ControlClient
@@ -39,46 +41,35 @@ def wait(words: Sequence[str]) -> int:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
     found = options().read(words)
-    target: steering.Target = found.target
-    if target.run is not None and target.run.state not in ("running", "unknown"):
-        return _ended(target, as_json=found.json)
-
-    def act(client: ControlClient) -> int:
-        if target.run is None:
-            return _wait_for_gang(client, target, found.timeout, as_json=found.json)
-        return _wait_for_run(client, target, found.timeout, as_json=found.json)
-
-    code = steering.steer("wait", target, act)
-    if code == steering.ENDED and target.run is not None:  # it ended after the read of its files, before the connection
-        return _ended(target, as_json=found.json)
+    run = found.target.run
+    if run is not None and run.state not in ("running", "unknown"):
+        return _ended(found)
+    code = steering.steer("wait", found.target, partial(_wait_for_gang if run is None else _wait_for_run, found))
+    if code == steering.ENDED and run is not None:  # it ended after the read of its files, before the connection
+        return _ended(found)
     return code
 
 
-def _wait_for_run(client: ControlClient, target: steering.Target, timeout_s: float | None, *, as_json: bool) -> int:
+def _wait_for_run(found: argparse.Namespace, client: ControlClient) -> int:
     """Wait until supervise has exited. It closes the connection only after it has written the result."""
-    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    deadline_s = None if found.timeout is None else time.monotonic() + found.timeout
     try:
-        result = _request(client, timeout_s)
+        result = _request(client, found.timeout)
     except ControlError as error:
         if error.code not in ("failed", "ended", "no-reply"):  # the files also show a failed start
             raise
         result = {"finished": True}
     left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-    if result["finished"] and client.until_closed(left_s):
-        return _ended(target, as_json=as_json)
-    return _still_runs(target, as_json=as_json)
+    return _ended(found) if result["finished"] and client.until_closed(left_s) else _still_runs(found)
 
 
-def _wait_for_gang(client: ControlClient, target: steering.Target, timeout_s: float | None, *, as_json: bool) -> int:
+def _wait_for_gang(found: argparse.Namespace, client: ControlClient) -> int:
     """Wait for the result of another program's gang. That program continues afterwards."""
-    result = _request(client, timeout_s)
+    result = _request(client, found.timeout)
     if not result["finished"]:
-        return _still_runs(target, as_json=as_json)
-    text, code = steering.outcome_of(target, result)
-    if as_json:
-        steering.show_json(target, result | {"exit_code": code})
-    else:
-        print(f"{target.name}: {text}")
+        return _still_runs(found)
+    text, code = steering.outcome_of(found.target, result)
+    steering.show(found, result | {"exit_code": code}, [f"{found.target.name}: {text}"])
     return code
 
 
@@ -87,24 +78,21 @@ def _request(client: ControlClient, timeout_s: float | None) -> dict[str, Any]:
     return client.request("wait", timeout_s=limit_s, timeout=timeout_s)
 
 
-def _still_runs(target: steering.Target, *, as_json: bool) -> int:
-    if as_json:
-        steering.show_json(target, {"finished": False})
-    return steering.fail("wait", f"{target.name} still runs", TIMED_OUT)
+def _still_runs(found: argparse.Namespace) -> int:
+    steering.show(found, {"finished": False}, ())
+    return steering.fail("wait", f"{found.target.name} still runs", TIMED_OUT)
 
 
-def _ended(target: steering.Target, *, as_json: bool) -> int:
+def _ended(found: argparse.Namespace) -> int:
     """Print how a run has ended; return its exit code."""
-    run = steering.ended_run(target)
+    run = steering.ended_run(found.target)
     recorded = run.result if run is not None else {}
     code = recorded.get("exit_code")
     if not isinstance(code, int):
-        return steering.fail("wait", steering.how_it_ended(target), steering.REFUSED)
-    if as_json:
-        ends = recorded.get("ends")
-        codes = {rank: end.get("exitcode") for rank, end in ends.items()} if isinstance(ends, dict) else {}
-        result = {"finished": True, "outcome": recorded.get("outcome"), "root_cause": recorded.get("root_cause")}
-        steering.show_json(target, result | {"exit_codes": codes, "exit_code": code})
-    else:
-        print(f"{target.name}: {steering.outcome_of(target, {})[0]}")
+        return steering.fail("wait", steering.how_it_ended(found.target), steering.REFUSED)
+    ends = recorded.get("ends")
+    codes = {rank: end.get("exitcode") for rank, end in ends.items()} if isinstance(ends, dict) else {}
+    result = {"finished": True, "outcome": recorded.get("outcome"), "root_cause": recorded.get("root_cause")}
+    text = f"{found.target.name}: {steering.outcome_of(found.target, {})[0]}"
+    steering.show(found, result | {"exit_codes": codes, "exit_code": code}, [text])
     return code

@@ -124,7 +124,9 @@ class GangFile:
             raise self._error(str(error)) from None
         self.is_procfile: bool = not path.endswith(".toml")
         self._whole: dict[str, Any] = self._procfile(text) if self.is_procfile else self._toml(text)
-        if not isinstance(self._whole.get("roles"), dict) or not self._whole["roles"]:
+        self.roles: Mapping[str, Any] = self._whole.get("roles")  # type: ignore[assignment]  # checked here
+        """Name of each role to its table."""
+        if not isinstance(self.roles, dict) or not self.roles:
             foreign = next(filter(self._is_table_of_others, self._whole), None)
             usual = "; give at least one table, such as [roles.trainer] with a command"
             raise self._error(f"it has no roles{usual if foreign is None else self._meant(foreign)}")
@@ -224,10 +226,16 @@ class GangFile:
         if self._is_table_of_others(name):
             role = next(iter(self._whole[name]), "NAME")
             return f"; did you mean [roles.{role}] in place of [{name}.{role}]?"
-        if name in suggestions.KEYS_OF_OTHERS or name in (*COMMAND, *role_settings()):
-            return "; it belongs to a role: write it below a line such as [roles.trainer]"
-        meant = suggestions.option(f"--{name}", self._options).removeprefix("--")
-        return f"; did you mean {meant!r}?" if meant and meant not in _NOT_IN_FILES and meant[0] != "-" else ""
+        keys = (*COMMAND, *role_settings())
+        of_gang = {*(each for each in self._options if each[2:] not in _NOT_IN_FILES), "--env", "--cwd"}
+        meant = "" if name in suggestions.KEYS_OF_OTHERS else suggestions.option(f"--{name}", of_gang)
+        if meant.startswith("--") and name not in keys:
+            return f"; did you mean {meant[2:]!r}?"
+        near = " or ".join(repr(each) for each in suggestions.keys(name, keys) if each != name)
+        if near or name in keys:
+            it = f"did you mean {near}? It" if near else "it"
+            return f"; {it} belongs to a role: write it below a line such as [roles.trainer]"
+        return "; the keys above [roles.NAME] are the options of supervise run --help, without their hyphens"
 
     def _is_table_of_others(self, name: str) -> bool:
         return name in suggestions.TABLES_OF_OTHERS and isinstance(self._whole.get(name), dict)
@@ -259,7 +267,7 @@ class GangFile:
         """
         cwd = self._cwd("cwd", self._whole.get("cwd", "."), self._folder)
         usual = Part(role="", count=1, program="", env=dict(common), cwd=cwd, settings=of_each_role(settings))
-        made = {name: self._part(name, table, usual) for name, table in self._whole["roles"].items()}
+        made = {name: self._part(name, table, usual) for name, table in self.roles.items()}
         for number, part in enumerate(made.values()):
             part.port = None if port is None else port + _PORTS * number
         return self._selected(made, words)

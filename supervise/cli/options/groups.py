@@ -16,7 +16,7 @@ from supervise.cli.options import values
 from supervise.cli.options.values import add_option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, NoReturn
 
     from supervise._settings import Setting
@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 
 
 # The options of the settings, which the table of settings describes
+
+
+_Option = tuple[tuple[str, ...], dict[str, object]]
+"""The names of an option, and the keywords of `add_argument`."""
+
+
+def _option(*names: str, **how: object) -> _Option:
+    return names, how
 
 
 def add_settings(group: argparse._ArgumentGroup, *options: str) -> None:
@@ -111,13 +119,11 @@ def defaults(environ: Mapping[str, str]) -> list[str]:
     return words
 
 
-def add_torchrun_options(parser: argparse.ArgumentParser, what: argparse._ArgumentGroup) -> None:
+def _add_torchrun_options(parser: argparse.ArgumentParser, what: argparse._ArgumentGroup) -> None:
     """Add the options, in both spellings of torchrun. The help shows only ``--start-method``, in the group `what`."""
-    _add(parser, "--rdzv-backend", type=_backend)
-    _add(parser, "--rdzv-endpoint")
-    _add(parser, "--rdzv-id", dest="rdzv_id")
-    _add(parser, "--local-addr")
-    _add(parser, "--logs-specs", type=_logs_specs)
+    kinds = {"--rdzv-backend": _backend, "--logs-specs": _logs_specs}
+    for name in ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--local-addr", "--logs-specs"):
+        _add(parser, name, type=kinds.get(name, str))
     parser.set_defaults(notes=[])
     start_method: Any = {"dest": "notes", "action": "append", "type": _start_method, "metavar": "M"}
     what.add_argument(
@@ -208,6 +214,7 @@ def parts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> tuple[P
         except argparse.ArgumentTypeError as error:
             parser.error(str(error))
         for part in made:
+            part.env |= dict(found.own_env)
             _check_names(parser, part.env)
         return made
     if not command:
@@ -299,78 +306,75 @@ def _check_names(parser: argparse.ArgumentParser, given: Iterable[str]) -> None:
             parser.error(f"supervise sets {name} in each rank; {f'give {option}' if option else 'omit it'}")
 
 
-def add_rank_options(group: argparse._ArgumentGroup) -> None:
-    """Add the options."""
-    add_option(
-        group,
-        "-n",
-        "--nproc-per-node",
-        type=values.worker_count,
-        metavar="N",
-        help="number of ranks (1); cpu or gpu: one per CPU or GPU; auto: one per GPU, or per CPU if there is no GPU",
-    )
-    add_option(group, "-m", "--module", action="store_true", help="PROGRAM is a module, as in python -m")
-    add_option(group, "--no-python", action="store_true", help="execute PROGRAM directly, even if it ends in .py")
-    add_option(
-        group, "--run-path", action="store_true", help="run PROGRAM under this Python, whatever its name ends in"
-    )
-    add_option(
-        group,
-        "--env",
-        action="append",
-        default=[],
-        metavar="K=V",
-        type=values.variable,
-        help="set an environment variable in each rank; may be repeated",
-    )
-    add_option(
-        group,
-        "--env-file",
-        action="append",
-        default=[],
-        metavar="F",
-        type=cache(_env_file),
-        help="read variables from a file of lines K=V; --env takes precedence; none: leave out the files before",
-    )
-    add_settings(group, "--cwd", "--listen")
-    add_option(
-        group,
-        "--no-record",
-        action="store_true",
-        help="do not record uncaught exceptions of a Python PROGRAM",
-    )
-    add_option(
-        group,
-        "--run-id",
-        metavar="ID",
-        type=values.name,
-        help="name of this run (the program's name and a random part)",
-    )
-    add_option(
-        group,
-        "--role",
-        metavar="NAME",
-        type=values.name,
-        help=f'name of the ranks in prefixes and ROLE_NAME ("{ROLE}")',
-    )
-    add_option(
-        group,
-        "--file",
-        metavar="FILE",
-        type=cache(_gang_file),
-        help="run the roles of a file, gang.toml or a Procfile: all, or those named after the options",
-    )
-    add_option(
-        group,
-        "--numa-binding",
-        choices=("node", "socket", "exclusive", "core-complex"),
-        help="bind each rank to the CPUs near its GPU",
-    )
-    add_option(
-        group,
-        "--virtual-local-rank",
-        action="store_true",
-        help="each rank has LOCAL_RANK=0 and sees only its own GPU, as device 0",
+def _rank_options() -> Iterable[_Option | str]:
+    return (
+        _option(
+            "-n",
+            "--nproc-per-node",
+            type=values.worker_count,
+            metavar="N",
+            help="number of ranks (1); cpu or gpu: one per CPU or GPU; auto: one per GPU, or per CPU if there is no"
+            " GPU",
+        ),
+        _option("-m", "--module", action="store_true", help="PROGRAM is a module, as in python -m"),
+        _option("--no-python", action="store_true", help="execute PROGRAM directly, even if it ends in .py"),
+        _option("--run-path", action="store_true", help="run PROGRAM under this Python, whatever its name ends in"),
+        _option(
+            "--env",
+            action="append",
+            default=[],
+            metavar="K=V",
+            type=values.variable,
+            help="set an environment variable in each rank; may be repeated",
+        ),
+        _option(
+            "--env-file",
+            action="append",
+            default=[],
+            metavar="F",
+            type=cache(_env_file),
+            help="read variables from a file of lines K=V; --env takes precedence; none: leave out the files before",
+        ),
+        "--cwd --listen",
+        _option(
+            "--no-record",
+            action="store_true",
+            help="do not record uncaught exceptions of a Python PROGRAM",
+        ),
+        _option(
+            "--run-id",
+            metavar="ID",
+            type=values.name,
+            help="name of this run (the program's name and a random part)",
+        ),
+        _option(
+            "--role",
+            metavar="NAME",
+            type=values.name,
+            help=f'name of the ranks in prefixes and ROLE_NAME ("{ROLE}")',
+        ),
+        _option(
+            "--file",
+            metavar="FILE",
+            type=cache(_gang_file),
+            help="run the roles of a file, gang.toml or a Procfile: all, or those named after the options",
+        ),
+        _option(
+            "--numa-binding",
+            choices=("node", "socket", "exclusive", "core-complex"),
+            help="bind each rank to the CPUs near its GPU",
+        ),
+        _option(
+            "--virtual-local-rank",
+            action="store_true",
+            help="each rank has LOCAL_RANK=0 and sees only its own GPU, as device 0",
+        ),
+        _option(
+            "--stdin",
+            metavar="RANK",
+            help="the rank that reads the stdin of supervise, and has the terminal; all: each rank gets a copy; none:"
+            " no rank (the rank of -n 1; of several ranks none)",
+        ),
     )
 
 
@@ -424,17 +428,6 @@ def find_ranks(parser: argparse.ArgumentParser, found: argparse.Namespace, parts
 
 Choice = int | Literal["all", "none"] | None
 """A rank, ``all`` or ``none``; None if the option was not given."""
-
-
-def add_stdin_options(group: argparse._ArgumentGroup) -> None:
-    """Add the option."""
-    add_option(
-        group,
-        "--stdin",
-        metavar="RANK",
-        help="the rank that reads the stdin of supervise, and has the terminal; all: each rank gets a copy; none: no"
-        " rank (the rank of -n 1; of several ranks none)",
-    )
 
 
 def check_stdin(parser: argparse.ArgumentParser, found: argparse.Namespace, parts: Iterable[Part]) -> None:
@@ -531,38 +524,35 @@ def _endpoint(parser: argparse.ArgumentParser, text: str | None) -> tuple[str | 
     return address, port or None
 
 
-def add_host_options(group: argparse._ArgumentGroup) -> None:
-    """Add the options."""
-    add_option(
-        group,
-        "--nnodes",
-        metavar="N",
-        type=_host_count,
-        default=1,
-        help="number of hosts with -n ranks each; without an engine, each has a supervise run of its own (1)",
+def _host_options() -> Iterable[_Option | str]:
+    return (
+        _option(
+            "--nnodes",
+            metavar="N",
+            type=_host_count,
+            default=1,
+            help="number of hosts with -n ranks each; without an engine, each has a supervise run of its own (1)",
+        ),
+        _option("--node-rank", metavar="R", type=_number, help="number of this host, from 0"),
+        _option(
+            "--master-addr",
+            metavar="A",
+            help="MASTER_ADDR: the address of host 0, on which rank 0 listens (127.0.0.1)",
+        ),
+        _option(
+            "--master-port",
+            metavar="P",
+            type=_port,
+            help=f"MASTER_PORT (one host: a free port; several: {_PORT})",
+        ),
+        _option(
+            "--engine",
+            choices=("local", "ray"),
+            default="local",
+            help="local: this host, and others by hand (local); ray: --nnodes hosts of the Ray cluster in RAY_ADDRESS",
+        ),
+        _option("--standalone", action="store_true", help="one host, as without the option"),
     )
-    add_option(group, "--node-rank", metavar="R", type=_number, help="number of this host, from 0")
-    add_option(
-        group,
-        "--master-addr",
-        metavar="A",
-        help="MASTER_ADDR: the address of host 0, on which rank 0 listens (127.0.0.1)",
-    )
-    add_option(
-        group,
-        "--master-port",
-        metavar="P",
-        type=_port,
-        help=f"MASTER_PORT (one host: a free port; several: {_PORT})",
-    )
-    add_option(
-        group,
-        "--engine",
-        choices=("local", "ray"),
-        default="local",
-        help="local: this host, and others by hand (local); ray: --nnodes hosts of the Ray cluster in RAY_ADDRESS",
-    )
-    add_option(group, "--standalone", action="store_true", help="one host, as without the option")
 
 
 def _host_count(text: str) -> int:
@@ -681,58 +671,53 @@ def streams(
 _LOG_DIR_HELP = f"parent of the run directory (the folder of your runs); {os.devnull}: no files, no prefixes"
 
 
-def add_output_options(group: argparse._ArgumentGroup) -> None:
-    """Add the options."""
-    add_option(group, "--log-dir", metavar="DIR", type=values.directory, help=_LOG_DIR_HELP)
-    add_option(
-        group,
-        "-t",
-        "--tee",
-        metavar="SPEC",
-        type=values.streams,
-        help="streams to show and to write, see below (3)",
-    )
-    add_option(
-        group,
-        "-r",
-        "--redirects",
-        metavar="SPEC",
-        type=values.streams,
-        help="streams to write without showing them, see below",
-    )
-    add_option(
-        group,
-        "--merge",
-        action="store_true",
-        help="write the stderr of each rank to the file of its stdout, and show both there: in the order of the writes",
-    )
-    add_option(
-        group,
-        "--local-ranks-filter",
-        metavar="0,2",
-        help="show only these ranks or roles, such as 0,2 or web; log files are not affected",
-    )
-    add_option(group, "--no-prefix", action="store_true", help="show lines without [ROLE RANK]:")
-    add_option(
-        group,
-        "--log-line-prefix",
-        metavar="TEMPLATE",
-        help="prefix of shown lines, in which ${role_name}, ${role_rank}, ${rank}, ${local_rank} and ${time} are"
-        f" replaced ({TEMPLATE_VARIABLE})",
-    )
-    add_settings(group)
-    add_option(
-        group,
-        "--color",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="auto: color on a terminal unless NO_COLOR is set",
-    )
-    add_option(
-        group,
-        "--halt-on-broken-pipe",
-        action="store_true",
-        help="stop the run if the reader of the output is gone, as in a pipe to head; the exit code is then 141",
+def _output_options() -> Iterable[_Option | str]:
+    return (
+        _option("--log-dir", metavar="DIR", type=values.directory, help=_LOG_DIR_HELP),
+        _option(
+            "-t",
+            "--tee",
+            metavar="SPEC",
+            type=values.streams,
+            help="streams to show and to write, see below (3)",
+        ),
+        _option(
+            "-r",
+            "--redirects",
+            metavar="SPEC",
+            type=values.streams,
+            help="streams to write without showing them, see below",
+        ),
+        _option(
+            "--merge",
+            action="store_true",
+            help="write the stderr of each rank to the file of its stdout, and show both there: in the order of the"
+            " writes",
+        ),
+        _option(
+            "--local-ranks-filter",
+            metavar="0,2",
+            help="show only these ranks or roles, such as 0,2 or web; log files are not affected",
+        ),
+        _option("--no-prefix", action="store_true", help="show lines without [ROLE RANK]:"),
+        _option(
+            "--log-line-prefix",
+            metavar="TEMPLATE",
+            help="prefix of shown lines, in which ${role_name}, ${role_rank}, ${rank}, ${local_rank} and ${time} are"
+            f" replaced ({TEMPLATE_VARIABLE})",
+        ),
+        "",
+        _option(
+            "--color",
+            choices=("auto", "always", "never"),
+            default="auto",
+            help="auto: color on a terminal unless NO_COLOR is set",
+        ),
+        _option(
+            "--halt-on-broken-pipe",
+            action="store_true",
+            help="stop the run if the reader of the output is gone, as in a pipe to head; the exit code is then 141",
+        ),
     )
 
 
@@ -782,61 +767,57 @@ def check_result(parser: argparse.ArgumentParser, found: argparse.Namespace) -> 
         parser.error("-q and -v contradict each other; omit one of them")
 
 
-def add_result_options(group: argparse._ArgumentGroup) -> None:
-    """Add the options."""
-    add_option(
-        group,
-        "--exit-code-from",
-        metavar="WHO",
-        help="root-cause: exit with the code of the rank that failed first; a rank, such as 1 or web.1: with that of"
-        " this rank (root-cause)",
-    )
-    add_option(
-        group,
-        "--summary",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="end with a table of all ranks: exit code, time, CPU time, peak memory",
-    )
-    add_option(
-        group,
-        "--metrics",
-        metavar="FILE",
-        help="write the numbers of the run to FILE at its end, in the text format of Prometheus",
-    )
-    add_option(
-        group,
-        "--dry-run",
-        action="store_true",
-        help="print the commands and variables of all ranks as shell lines, and run nothing",
-    )
-    add_option(group, "-q", "--quiet", action="store_true", help="no messages of supervise except errors")
-    add_option(group, "-v", "--verbose", action="store_true", help="every event as a line on stderr")
-    add_option(
-        group,
-        "--log-format",
-        choices=("console", "json"),
-        default="console",
-        help="console: messages for people; json: every event as a JSON object on stderr, in place of the messages"
-        " (console)",
+def _result_options() -> Iterable[_Option | str]:
+    return (
+        _option(
+            "--exit-code-from",
+            metavar="WHO",
+            help="root-cause: exit with the code of the rank that failed first; a rank, such as 1 or web.1: with that"
+            " of this rank (root-cause)",
+        ),
+        _option(
+            "--summary",
+            action=argparse.BooleanOptionalAction,
+            default=False,
+            help="end with a table of all ranks: exit code, time, CPU time, peak memory",
+        ),
+        _option(
+            "--metrics",
+            metavar="FILE",
+            help="write the numbers of the run to FILE at its end, in the text format of Prometheus",
+        ),
+        _option(
+            "--dry-run",
+            action="store_true",
+            help="print the commands and variables of all ranks as shell lines, and run nothing",
+        ),
+        _option("-q", "--quiet", action="store_true", help="no messages of supervise except errors"),
+        _option("-v", "--verbose", action="store_true", help="every event as a line on stderr"),
+        _option(
+            "--log-format",
+            choices=("console", "json"),
+            default="console",
+            help="console: messages for people; json: every event as a JSON object on stderr, in place of the messages"
+            " (console)",
+        ),
     )
 
 
 # The options of ``supervise run`` about the end of a run: limits, signals, and processes that ranks leave behind
 
 
-def add_stop_options(group: argparse._ArgumentGroup) -> None:
-    """Add the options."""
-    add_settings(group, "--shutdown-timeout", "--timeout", "--stop-signal")
-    add_option(
-        group,
-        "--signals-to-handle",
-        metavar="LIST",
-        type=values.signal_list,
-        default=(SIGINT, SIGTERM, SIGHUP, SIGQUIT),
-        help="signals that stop the run (SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
+def _stop_options() -> Iterable[_Option | str]:
+    return (
+        "--shutdown-timeout --timeout --stop-signal",
+        _option(
+            "--signals-to-handle",
+            metavar="LIST",
+            type=values.signal_list,
+            default=(SIGINT, SIGTERM, SIGHUP, SIGQUIT),
+            help="signals that stop the run (SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
+        ),
+        "",
     )
-    add_settings(group)
 
 
 # The options of ``supervise run`` about the failure of a rank: strategy, restarts, exit codes
@@ -869,17 +850,17 @@ def policy(
     return made
 
 
-def add_failure_options(group: argparse._ArgumentGroup) -> None:
-    """Add the options."""
-    add_settings(group, "--strategy")
-    add_option(
-        group,
-        "--keep-going",
-        action="store_true",
-        help="the failure of a rank stops no other rank",
+def _failure_options() -> Iterable[_Option | str]:
+    return (
+        "--strategy",
+        _option(
+            "--keep-going",
+            action="store_true",
+            help="the failure of a rank stops no other rank",
+        ),
+        "--max-restarts --restart --restart-window --backoff",
+        "",
     )
-    add_settings(group, "--max-restarts", "--restart", "--restart-window", "--backoff")
-    add_settings(group)
 
 
 # The options of ``supervise run`` about the health of a rank: readiness and the watchdog
@@ -916,6 +897,28 @@ def watchdog(parser: argparse.ArgumentParser, found: argparse.Namespace, roles: 
     return Watchdog(**given) if given else None
 
 
-def add_health_options(group: argparse._ArgumentGroup) -> None:
-    """Add the options."""
-    add_settings(group)
+# The groups of the help
+
+
+_GROUPS: dict[str, Callable[[], Iterable[_Option | str]]] = {
+    "what runs": _rank_options,
+    "hosts": _host_options,
+    "output": _output_options,
+    "messages and result": _result_options,
+    "the end": _stop_options,
+    "failure": _failure_options,
+    "health": lambda: ("",),
+}
+"""Title to the options in their order: an option, names of options of settings, or "" for the other settings."""
+
+
+def add_groups(parser: argparse.ArgumentParser) -> None:
+    """Add all options."""
+    groups = {title: parser.add_argument_group(title) for title in _GROUPS}
+    for title, options in _GROUPS.items():
+        for each in options():
+            if isinstance(each, str):
+                add_settings(groups[title], *each.split())
+            else:
+                add_option(groups[title], *each[0], **each[1])
+    _add_torchrun_options(parser, groups["what runs"])

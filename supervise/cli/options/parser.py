@@ -115,7 +115,9 @@ def read(words: Sequence[str], command: str = "run") -> tuple[Parser, argparse.N
             parser.error(str(error))
         if found.ready:  # otherwise the list of the file would go on
             given = [word for word in given if not word.startswith("--ready=")]
+        own_env = found.env
         found, unknown = parser.parse_known_args([*parser.defaults, *given, *words])
+        found.own_env = own_env
     if unknown:
         from supervise.cli.options import suggestions
 
@@ -181,15 +183,7 @@ def run_parser() -> Parser:
     parser.add_argument("-h", help="show examples and the options that most runs need", **brief)
     parser.add_argument("--help", action="help", help="show this text")
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    groups.add_rank_options(what := parser.add_argument_group("what runs"))
-    groups.add_stdin_options(what)
-    groups.add_host_options(parser.add_argument_group("hosts"))
-    groups.add_output_options(parser.add_argument_group("output"))
-    groups.add_result_options(parser.add_argument_group("messages and result"))
-    groups.add_stop_options(parser.add_argument_group("the end"))
-    groups.add_failure_options(parser.add_argument_group("failure"))
-    groups.add_health_options(parser.add_argument_group("health"))
-    groups.add_torchrun_options(parser, what)
+    groups.add_groups(parser)
     return parser
 
 

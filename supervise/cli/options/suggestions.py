@@ -81,8 +81,9 @@ _COMMANDS_OF_OTHERS = {
     "version": "--version",
 }
 """Command of another launcher or of a shell to the command of supervise, with its options."""
+_COUNTS = ("n", "nproc", "nproc-per-node", "replicas", "scale", "numprocs", "numprocesses", "processes", "instances")
 KEYS_OF_OTHERS = {
-    **dict.fromkeys(("n", "replicas", "scale", "numprocs", "numprocesses", "processes", "instances"), ("count",)),
+    **dict.fromkeys(_COUNTS, ("count",)),
     **dict.fromkeys(("cmd", "entrypoint", "exec", "exec-start", "program", "run"), ("command",)),
     **dict.fromkeys(("depends-on", "after", "requires"), ("needs",)),
     "healthcheck": ("ready", "alive"),
