@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 import textwrap
-import tomllib
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -396,15 +395,3 @@ def test_no_text_holds_a_path_of_a_machine_or_the_host_of_a_registry():
         if forbidden.search(line)
     ]
     assert not found, "\n".join(found)
-
-
-def test_the_citation_describes_the_project():
-    """Version, license and keywords are those of the package."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    cited = (ROOT / "CITATION.cff").read_text()
-    fields = dict(re.findall(r"^([a-z-]+): (\S.*)$", cited, re.MULTILINE))
-    assert (fields["cff-version"], fields["type"], fields["title"]) == ("1.2.0", "software", "supervise")
-    assert (fields["version"], fields["license"]) == (project["version"], project["license"])
-    assert fields["abstract"] == project["description"]
-    assert re.findall(r"^  - (\w+)$", cited, re.MULTILINE) == project["keywords"]
-    assert re.findall(r"^  - name: (.+)$", cited, re.MULTILINE) == [author["name"] for author in project["authors"]]
