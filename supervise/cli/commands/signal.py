@@ -114,7 +114,9 @@ def _terminate(found: argparse.Namespace, client: ControlClient) -> int:
 
 def restart_options() -> RunParser:
     """Return the parser."""
-    made = steering.parser("restart", "Restart ranks of a run, and wait until they run. No limit counts it.")
+    made = steering.parser(
+        "restart", "Restart ranks of a run, and wait until they run. The restart does not count toward a limit."
+    )
     add_ranks(made, "what to restart")
     return made
 
