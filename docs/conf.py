@@ -45,6 +45,7 @@ html_theme = "furo"
 html_title = "supervise"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(DOCS / "scorer.js")  # Sphinx takes a relative path from the current directory
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {"navigation_with_keys": True}

@@ -379,7 +379,7 @@ class Clients:
         idle = [client for client in self._clients.values() if client.is_served and not client.has_line]
         if idle:
             self._drop(
-                min(idle, key=lambda client: client.progress_s), Refusal("idle", "another client needs the place")
+                min(idle, key=lambda client: client.progress_s), Refusal("idle", "another client needs the connection")
             )
         return bool(idle)
 

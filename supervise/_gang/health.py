@@ -257,7 +257,7 @@ class HangWatch:
         if (early := self._left_early(hang)) and not evidence.startswith(BY_STACK):
             last = early[-1]
             who = ranks_as_text(sorted(names[end.local_rank] for end in early))
-            evidence = f"{who} exited with code {last.exitcode} {(now_ns - last.ended_ns) / 1e9:.1f} s ago"
+            evidence = f"{who} exited {(now_ns - last.ended_ns) / 1e9:.1f} s ago with code {last.exitcode}"
             who = "these ranks wait" if hang.waiting else "this rank waits"
             evidence += f", while {who}" if suspect.waits else ""
         return self._hung(tier.name, blamed.local_rank, blamed.age_ns, blamed.waiting, evidence=evidence)

@@ -125,7 +125,7 @@ def checked_roles(found: Mapping[str, Any]) -> list[Role]:
     for row in GANG.values():
         value = found[row.field]
         if row.role == "own" and value is not row.default and value != row.default:
-            raise SpecError(f"{row.name} does not go with roles; each Role has its own")
+            raise SpecError(f"{row.name} is not an argument of a gang with roles; each Role has its own")
     roles: object = found["roles"]
     from supervise.roles import Role  # lazy: most gangs have no roles
 
@@ -139,7 +139,9 @@ def checked_roles(found: Mapping[str, Any]) -> list[Role]:
     if not kept:
         raise SpecError("every role is switched off, because its args are empty; give at least one role a rank")
     if all(role.service for role in kept):
-        raise SpecError("every role is a service; a gang needs a role that is not, after whose end the services stop")
+        raise SpecError(
+            "every role is a service; add a role that is not: services stop when all other roles have ended"
+        )
     for role in kept:
         if role.restart is not None and found["restart_policy"] is None:
             raise SpecError(
@@ -246,7 +248,7 @@ def _check_addresses(parts: Iterable[RankSpec]) -> None:
         with naming(part.name):
             if part.listen and part.start_method in ("fork", "forkserver"):
                 why = "other files of this process may have the descriptors from 3 on; use 'spawn'"
-                raise SpecError(f"listen does not go with start_method {part.start_method!r}, because {why}")
+                raise SpecError(f"listen is not possible with start_method {part.start_method!r}, because {why}")
             for text in part.listen:
                 if owners.setdefault(text, part.name) != part.name or list(part.listen).count(text) > 1:
                     raise SpecError(f"listen: {text!r} is given twice; each address belongs to one role")

@@ -449,7 +449,7 @@ def _start_error(gang: HostsGang) -> BaseException:
     if failed:
         rank = gang.hosts[failed[0]].failed_first
         return SuperviseError(f"local rank {rank} of host {failed[0]} failed before all hosts had started")
-    return SuperviseError("the gang ended before its start had")
+    return SuperviseError("the gang ended before its start was complete")
 
 
 def _delay_s(gang: HostsGang, now_ns: int) -> float | None:

@@ -61,7 +61,7 @@ commands:
   restart     restart ranks of a run
   reload      let ranks of a run read their configuration again
   signal      send a signal to ranks of a run
-  wait        wait for the end of a run, and exit as it did
+  wait        wait for the end of a run, and exit with its exit code
   stacks      show where the ranks of a run are in their code
   top         show a live table of the ranks of a run, and steer it by keys
   completion  print the completion script of bash, zsh or fish

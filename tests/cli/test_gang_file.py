@@ -282,7 +282,7 @@ WRONG = {
     "[roles.a]\ncommand = 'true'\nenv = { 'A B' = 'x' }": "roles.a: env: 'A B' is not the name of a variable",
     "[roles.a]\ncommand = 'true'\nenv = { LOCAL_RANK = 1 }": "supervise sets LOCAL_RANK in each rank",
     "[roles.'a/b']\ncommand = 'true'": "'a/b' is not a valid name in paths",
-    "[roles.a]\ncommand = 'true'\nservice = true": "every role is a service; a gang needs a role that is not",
+    "[roles.a]\ncommand = 'true'\nservice = true": "every role is a service; add a role that is not",
     "[roles.a]\ncommand = 'true'\nrestart = 'permanent'": "the gang has no restart_policy; give it one, such as "
     "RestartPolicy(max_restarts=3), or max-restarts = 3 at the top of the file of the roles\n",
     "[roles.a]\ncommand = 'true'\nlisten = ['8000']": "roles.a: listen: '8000' is not an address; give tcp:HOST:PORT",
@@ -329,7 +329,7 @@ def test_a_dry_run_refuses_what_a_run_refuses(supervise: Command, told: str):
             ["--file", "gang.toml", "true"],
             "it has no role 'true'",
         ),
-        (["--file", "gang.toml", "-n", "2"], "-n and --file exclude each other; gang.toml says it for each role"),
+        (["--file", "gang.toml", "-n", "2"], "-n and --file exclude each other; set it for each role in gang.toml"),
         (["--file", "none.toml"], "none.toml: No such file or directory"),
         (["--file", "/dev/zero"], "/dev/zero: it is larger than 1 MiB"),
     ],

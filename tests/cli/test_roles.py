@@ -240,7 +240,7 @@ def test_a_run_of_some_roles(supervise: Command, words: tuple[str, ...], roles: 
         (("web=-1",), "web=: '-1' is not a valid number of ranks"),
         (("web", "--dry-run"), "'--dry-run' is after the names of roles; give options before them"),
         (("off",), "every role is switched off by a count of 0; give at least one role a rank"),
-        (("db",), "only services remain: db; add a role that is not one, after whose end they stop"),
+        (("db",), "only services remain: db; add another role: services stop when all other roles have ended"),
     ],
 )
 def test_roles_that_cannot_run(supervise: Command, words: tuple[str, ...], told: str):

@@ -55,7 +55,7 @@ def _named(pages: list[Path]) -> list[object]:
 @pytest.mark.parametrize("page", _named(EXECUTED))
 def test_every_program_and_command_does_what_the_page_says(page: Path, tmp_path: Path):
     """Blocks run in order, in one empty directory: ``python`` as a program, ``console`` after each ``$``."""
-    run = _Shell(tmp_path)
+    run = Shell(tmp_path)
     blocks = FENCE.findall(page.read_text())
     for (kind, text), (next_kind, next_text) in zip(blocks, [*blocks[1:], ("", "")], strict=True):
         if text.startswith("# file: "):
@@ -98,7 +98,7 @@ def test_the_gang_files_of_the_reference_are_valid(tmp_path: Path):
     texts = [text for kind, text in FENCE.findall(page) if kind == "toml"]
     for name in ("store", "web", "worker", "train.py"):
         (tmp_path / name).touch(0o700)
-    run = _Shell(tmp_path)
+    run = Shell(tmp_path)
     checked = []
     for text in texts:
         (tmp_path / "gang.toml").write_text(text)
@@ -119,7 +119,7 @@ def test_every_program_that_needs_pytorch_or_ray_has_a_test():
 def test_the_program_in_a_docstring_runs(program: str, tmp_path: Path):
     """With the imports and the function that its reader has."""
     (tmp_path / program).write_text(docstring_programs()[program])
-    run = _Shell(tmp_path)
+    run = Shell(tmp_path)
     written = run(f"python {program}")
     assert run.code == 0, "\n".join(written)
 
@@ -136,7 +136,7 @@ def docstring_programs() -> dict[str, str]:
     }
 
 
-class _Shell:
+class Shell:
     """Runs commands as a person would who has activated the environment; ``$?`` is that of the last one."""
 
     def __init__(self, home: Path) -> None:

@@ -122,6 +122,61 @@ def test_the_search_knows_every_page_and_the_words_on_it(site: Path):
     assert "Watchdog" in {row[-1] for row in index["objects"]["supervise"]}
 
 
+def test_the_search_finds_each_error_text(site: Path):
+    """A page has the three most distinctive words of each message, by the rules of the search: stems, no stop words.
+
+    What follows a semicolon in a message is its remedy.
+    """
+    from sphinx.search.en import SearchEnglish
+
+    language = SearchEnglish({})
+    text = (site / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
+    pages: dict[str, set[int]] = {}
+    for kind in ("terms", "titleterms"):
+        for stem, found in index[kind].items():
+            pages.setdefault(stem, set()).update(_numbers(found))
+    messages = sorted(_messages())
+    assert len(messages) > 350
+    missing = []
+    for message in messages:
+        written = {
+            word.lower() for word in re.findall(r"[^\W\d]\w*", re.sub(r"%\S+|\.\.\.", " ", message.partition(";")[0]))
+        }
+        stems = {language.stem(word) for word in written - language.stopwords if len(word) > 2} - language.stopwords
+        rare = sorted(stems, key=lambda stem: (len(pages.get(stem, ())), stem))[:3]
+        if len(stems) > 1 and not set.intersection(*(pages.get(stem, set()) for stem in rare)):
+            missing.append(f"{message!r} has {', '.join(rare)}")
+    assert not missing, "write these on docs/troubleshooting.md:\n" + "\n".join(missing)
+
+
+COMPLAINTS = re.compile(
+    r"\w*(Error|Refusal|Crashed|Trouble|Stopped|Exit)|_?(error|warn(ing)?|fail|refuse\w*|complain|exception)"
+)
+"""What is called with an error text: exceptions, methods of parsers and loggers, functions that refuse."""
+
+
+def _messages() -> set[str]:
+    """Return the texts with at least three words that such a call in the package gets, with ``...`` for each value."""
+    found = set()
+    for module in (ROOT / "supervise").rglob("*.py"):
+        for call in (node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Call)):
+            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+            texts = [_text(argument) for argument in call.args] if COMPLAINTS.fullmatch(name) else []
+            found |= {text for text in texts if len(re.findall(r"[a-z]{2,}", text)) > 2 and " " in text}
+    return found
+
+
+def _text(node: ast.expr) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) if isinstance(part, ast.Constant) else "..." for part in node.values)
+    if isinstance(node, ast.IfExp):
+        return f"{_text(node.body)} {_text(node.orelse)}"
+    if isinstance(node, ast.BinOp):
+        return _text(node.left) + _text(node.right)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "..."
+
+
 def _numbers(found: int | list[int]) -> list[int]:
     return found if isinstance(found, list) else [found]
 
@@ -153,7 +208,7 @@ def _listed(module: Path) -> list[str]:
 
 def test_a_broken_link_fails_the_build(tmp_path: Path):
     """The settings of the site make a missing heading an error."""
-    for name in ("conf.py", "site_extension.py"):
+    for name in ("conf.py", "site_extension.py", "scorer.js"):
         (tmp_path / name).write_text((DOCS / name).read_text())
     (tmp_path / "_static").mkdir()
     (tmp_path / "_static/site.css").touch()

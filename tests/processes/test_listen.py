@@ -162,7 +162,7 @@ def test_a_function_gets_them_by_spawn(tmp_path: Path, hold: bool, without: str)
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_forked_function_cannot_have_them(method: str, no_launch: None):
     """Other files may have the numbers; that is said before any process starts."""
-    with pytest.raises(SpecError, match=f"listen does not go with start_method '{method}'.*use 'spawn'"):
+    with pytest.raises(SpecError, match=f"listen is not possible with start_method '{method}'.*use 'spawn'"):
         run(print, 1, start_method=method, listen=["tcp:127.0.0.1:0"])
 
 

@@ -372,8 +372,11 @@ def test_a_role_without_ranks_is_switched_off():
     ("settings", "text"),
     [
         ({}, "there is nothing to start; give entrypoint and args, or roles"),
-        ({"roles": [Role(**A)], "args": {0: ()}}, "args does not go with roles; each Role has its own"),
-        ({"roles": [Role(**A)], "start_method": "fork"}, "start_method does not go with roles"),
+        (
+            {"roles": [Role(**A)], "args": {0: ()}},
+            "args is not an argument of a gang with roles; each Role has its own",
+        ),
+        ({"roles": [Role(**A)], "start_method": "fork"}, "start_method is not an argument of a gang with roles"),
         ({"roles": []}, "roles is not a list of roles"),
         ({"roles": ["a"]}, "roles is not a list of roles"),
         ({"roles": [Role(**A), Role(**A)]}, "two roles have the name 'a'"),

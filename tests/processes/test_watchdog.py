@@ -529,7 +529,7 @@ def test_w9_a_rank_that_reports_nothing_may_be_the_one_that_hangs(tmp_path, no_p
 @each_function
 def test_w9_a_rank_that_left_early_is_named_with_its_time(tmp_path, kind, no_py_spy):
     event, result = hang_of(tmp_path, kind, [WAITS, REPORTS, WAITS])
-    assert re.fullmatch(r"rank 1 exited with code 0 \d+\.\d s ago, while these ranks wait", event["evidence"])
+    assert re.fullmatch(r"rank 1 exited \d+\.\d s ago with code 0, while these ranks wait", event["evidence"])
     assert result.root_cause in (0, 2)
     assert result.failures[result.root_cause].message.endswith(event["evidence"])
 

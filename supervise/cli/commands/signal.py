@@ -101,7 +101,7 @@ def _terminate(found: argparse.Namespace, client: ControlClient) -> int:
 
 def restart_options() -> RunParser:
     """Return the parser."""
-    text = "Restart ranks of a run, and wait until they run. No limit counts it."
+    text = "Restart ranks of a run, and wait until they run. The restart does not count toward a limit."
     return steering.parser("restart", text, ranks="what to restart")
 
 

@@ -282,7 +282,9 @@ class GangFile:
             raise self._error("every role is switched off by a count of 0; give at least one role a rank")
         if len(kept) < len(parts) and all(part.settings.get("service") for part in kept):
             names = ", ".join(part.role for part in kept)
-            raise self._error(f"only services remain: {names}; add a role that is not one, after whose end they stop")
+            raise self._error(
+                f"only services remain: {names}; add another role: services stop when all other roles have ended"
+            )
         # A role that is switched off is replaced by something else. The needs of those left out still set the rule
         usual = None if all(part.settings.get("needs") is None for part in parts.values()) else ()
         for part in kept:

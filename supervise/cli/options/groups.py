@@ -273,7 +273,7 @@ def _check(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
             ("--cwd", found.cwd),
         ):
             if value:
-                parser.error(f"{name} and --file exclude each other; {found.file.path} says it for each role")
+                parser.error(f"{name} and --file exclude each other; set it for each role in {found.file.path}")
     ways = [name for name in ("module", "no_python", "run_path") if getattr(found, name)]
     if ways[:2] == ["module", "no_python"]:
         parser.error("-m runs a module under Python, and --no-python does not use Python; omit one of them")
