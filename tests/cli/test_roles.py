@@ -129,19 +129,26 @@ def test_run_may_be_left_out(supervise: Command):
         with running(supervise, run_id="web") as other:
             assert "the ranks" in refused(supervise, "restart", "web")  # RUN, not the role of a run
             assert re.search(r"it is missing, and 2 runs are running: \w+, \w+; give one", refused(supervise, "status"))
-            text = refused(supervise, "stop", "db.0")
-            assert re.search(
-                r"'db.0'; if 'db.0' is a role or a rank, RUN is missing, and 2 runs are running: \w+", text
-            )
             told(supervise, "stop", "web")
             assert other.end()[0] == 128 + signal.SIGTERM
         assert "stopped" in told(supervise, "stop", note=note)
         run.end()
     assert "argument RUN: it is missing, and no run is running; see: supervise ls" in refused(supervise, "wait")
-    missing = "is named '7'; if '7' is a role or a rank, RUN is missing, and no run is running; see: supervise ls\n"
-    assert missing in refused(supervise, "stop", "7")
     assert told(supervise, "show", note=", the newest run\n").startswith("web_")
     assert "usr1 web 1\n" not in told(supervise, "logs", "web.1", note=", the newest run\n")
+
+
+def test_a_role_in_the_place_of_run_if_none_or_several_are_running(supervise: Command):
+    """The message says that RUN is missing."""
+    missing = "is named 'web'; if 'web' is a role or a rank, RUN is missing, and"
+    assert f"{missing} there are no runs in " in supervise.refused("logs", "web").stderr
+    supervise.run("-q", "--run-id", "old", "true")
+    assert f"{missing} no run is running; see: supervise ls\n" in supervise.refused("stop", "web").stderr
+    with running(supervise) as run, running(supervise, run_id="other") as other:
+        assert f"{missing} 2 runs are running: " in supervise.refused("stop", "web").stderr
+        for each in (run, other):
+            each.signal(signal.SIGTERM)
+            each.end()
 
 
 def test_options_take_roles(supervise: Command):
