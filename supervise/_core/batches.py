@@ -106,7 +106,8 @@ def kill(gang: Gang, batch: Batch, roles: Iterable[int], decision: Decision) -> 
 def _kill_ranks(gang: Gang, batch: Batch, ranks: set[int], decision: Decision) -> None:
     if ranks:
         _send(ranks - gang.starting, Signals.SIGKILL, decision)
-        for role in sorted({gang.role_of[rank] for rank in ranks}) if gang.roles > 1 else (None,):
+        apart = batch.order in OF_EACH or gang.graces_s  # otherwise all roles are killed at once
+        for role in sorted({gang.role_of[rank] for rank in ranks}) if apart else (None,):
             decision.do(steps.SetTimer(name="kill", delay_s=gang.kill_wait_s, key=batch.number, role=role))
 
 

@@ -95,7 +95,8 @@ def obey(world: "World", action: Neutral) -> "World | None":
     if not roles.of or not (world.counted or world.published):
         return None
     if action.name == "SetTimer" and fields["name"] == "kill":
-        return world._replace(timers=world.timers | {f"kill {fields['role']}"})
+        name = "kill" if (role := fields.get("role")) is None else f"kill {role}"
+        return world._replace(timers=world.timers | {name})
     if action.name != "SendSignal":
         return None
     _check_there(world, fields["ranks"])
@@ -121,8 +122,8 @@ def check_due(world: "World", pending: frozenset[int], signaled: frozenset[int])
 def expired(world: "World", name: str) -> Roles:
     """Return the state behind the end of a grace or of the wait behind it: of a role, "grace 1", or of all, "grace"."""
     roles, (kind, _, role) = world.roles, name.partition(" ")
-    if kind == "kill" and role:
-        return roles._replace(waited=roles.waited | {int(role)})
+    if kind == "kill":
+        return roles._replace(waited=roles.waited | {int(role)} if role else frozenset(roles.of))
     if kind != "grace":
         return roles
     return roles._replace(over=roles.over | {int(role)} if role else frozenset(roles.of))
