@@ -46,6 +46,7 @@ def record(*, kw_only: bool = True, frozen: bool = True, eq: bool = True) -> Cal
 def record(cls: Any = None, *, kw_only: bool = True, frozen: bool = True, eq: bool = True) -> Any:
     """Make a class a dataclass that is frozen and takes only keyword arguments, unless the arguments say otherwise.
 
+    Without `eq`, a record has the `repr` of an object, which shows no variable of an environment.
     `dataclasses.fields`, `replace`, `asdict`, `inspect.signature` and `match` work as with any dataclass.
     """
     if cls is None:
@@ -53,11 +54,10 @@ def record(cls: Any = None, *, kw_only: bool = True, frozen: bool = True, eq: bo
     cls.__record__ = plan = _Plan(cls, kw_only=kw_only, frozen=frozen)
     space = {
         "__init__": __init__,
-        "__repr__": __repr__,
         "__replace__": replace,
         "__match_args__": plan.positional,
         **({"__setattr__": _refuse, "__delattr__": _refuse} if frozen else {}),
-        **({"__eq__": __eq__, "__hash__": __hash__ if frozen else None} if eq else {}),
+        **({"__repr__": __repr__, "__eq__": __eq__, "__hash__": __hash__ if frozen else None} if eq else {}),
         **{name: _OfTwin(name) for name in ("__dataclass_fields__", "__dataclass_params__", "__signature__")},
     }
     for name, value in space.items():

@@ -43,7 +43,7 @@ WORDS = {
     "trees",
 }
 WAKEUP = {"_runtime.wakeup", "_runtime.fork_hooks"}
-"""What the rooms below the runtime use, too. It knows nothing of ours."""
+"""What the rooms below the runtime use, too. It knows words only."""
 STORY = {
     "_story.failure_report",
     "_story.small_timeline",
@@ -54,7 +54,7 @@ STORY = {
 MAY_IMPORT = {
     "words": {"words", "story", "supervise"},  # the package itself, whose names are loaded at their first use
     "story": {"words", "story"},
-    "wakeup": {"wakeup"},
+    "wakeup": {"words", "wakeup"},
     "_runtime": {"words", "wakeup", "_runtime"},
     "_process": {"words", "wakeup", "_process"},
     "_logs": {"words", "story", "wakeup", "_logs"},  # it knows nothing of processes, as _process knows nothing of logs

@@ -16,17 +16,9 @@ HABITS = {
     "progress bars": "test_rows.test_a_bar_is_one_row_and_leaves_its_last_state",
     "colors of": "test_output_options.test_ranks_learn_that_a_terminal_shows_them",
     "Ctrl-Z and": "test_job_control.test_ctrl_z_suspends_the_ranks_and_fg_continues_them",
-    "a failing": "test_report.test_the_end_of_stdout_where_stderr_has_nothing",
-    "where are": "test_run_commands.test_the_runs_are_listed_the_newest_first",
-    "PID 1": "test_reaping.test_orphans_are_reaped_while_the_run_goes_on",
-    "environment files": "test_run_options.test_variables_of_a_file_and_of_the_line",
-    "`.socket` units": "test_listen.test_the_option_gives_sockets_to_all_ranks",
-    "different programs": "test_gang_file.test_roles_of_a_file",
     "`docker compose": "test_roles.test_run_may_be_left_out",
-    "go on": "test_run_options.test_exit_code_from",
     "a mistyped": "test_run_options.test_a_mistyped_option_gets_the_right_suggestion_or_none",
     "`torchrun": "test_exit_codes.test_torchruns_words_for_one_node_change_nothing",
-    "several hosts": "test_run_options.test_two_hosts_by_hand",
 }
 """Beginning of a row to the test that runs it."""
 

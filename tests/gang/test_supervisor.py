@@ -103,7 +103,10 @@ def test_an_asker_that_gives_up_harms_nobody():
 
 
 def _rows(pids, state):
-    return {rank: RankStatus(pid=pids.get(rank), state=state, attempt=0, restarts=0) for rank in (0, 1)}
+    return {
+        rank: RankStatus(pid=pids.get(rank), state=state, attempt=0, restarts=0, role="fake", role_rank=rank)
+        for rank in (0, 1)
+    }
 
 
 def test_status_says_what_is_the_case():
