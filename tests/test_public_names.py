@@ -4,14 +4,17 @@ import ast
 import importlib
 import inspect
 import os
+import re
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 import supervise
+from supervise import aio
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # each module is imported by an interpreter of its own
@@ -133,6 +136,33 @@ def in_fresh_interpreter(code):
 # Names
 
 
+OTHER_SECONDS = {"timeout", "grace", "backoff", "interval_sec", "period"}
+"""`timeout` is PyTorch's and pykka's word, `interval_sec` and `period` are PyTorch's; the others are a gang's."""
+
+
+def times():
+    """Yield each public name that takes a number with a fraction, and the name of that parameter."""
+    for module in (supervise, aio):
+        for name in module.__all__:
+            public = getattr(module, name)
+            methods = [each for key, each in vars(public).items() if key[0] != "_"] if isinstance(public, type) else []
+            for each in filter(callable, (public, *methods)):
+                with suppress(TypeError, ValueError):  # an alias of a type, or a class of C
+                    parameters = inspect.signature(each).parameters.values()
+                    yield from ((name, one.name) for one in parameters if re.search(r"\bfloat\b", str(one.annotation)))
+
+
+def test_a_number_of_seconds_says_so_in_its_name():
+    found = set(times())
+    assert {
+        ("Role", "ready_timeout_s"),
+        ("RestartPolicy", "backoff"),
+        ("Gang", "timeout"),
+        ("Close", "timeout"),
+    } <= found
+    assert {name for _, name in found if not name.endswith("_s")} == OTHER_SECONDS
+
+
 def test_all_is_sorted_and_equal_to_what_type_checkers_see():
     assert supervise.__all__ == sorted(supervise.__all__)
     assert set(supervise.__all__) == set(type_checking_imports())
@@ -202,6 +232,7 @@ def test_no_use_of_it_imports_torch_or_rich():
     code = """
 import sys
 import supervise
+from supervise import aio
 from tests.patience import PATIENCE_S
 for name in supervise.__all__:
     getattr(supervise, name)

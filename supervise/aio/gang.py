@@ -524,13 +524,18 @@ class Gang:
         found: RunProcsResult = await _answer(ref.ask(Wait(), block=False))
         return found
 
-    async def close(self, timeout_s: float | None = None, *, death_sig: Signals | None = None) -> RunProcsResult:
+    async def close(  # the time until SIGKILL, as in `Close`
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109
+        *,
+        death_sig: Signals | None = None,
+    ) -> RunProcsResult:
         """Stop the gang, and return the result when none of its processes is left. Idempotent.
 
         If the task is canceled meanwhile, the gang is closed all the same, and the block waits for that.
 
         Args:
-            timeout_s: Seconds from the first signal to SIGKILL; None for the gang's `grace`.
+            timeout: Seconds from the first signal to SIGKILL; None for the gang's `grace`.
             death_sig: The first signal; None for SIGTERM. SIGKILL kills the ranks at once.
 
         Raises:
@@ -541,7 +546,7 @@ class Gang:
         ref = self._here()
         if self._left and self._ending.message is not None:
             return _result(self._ending.message)
-        self._closing = ref.ask(Close(death_sig=death_sig, timeout=timeout_s), block=False)
+        self._closing = ref.ask(Close(death_sig=death_sig, timeout=timeout), block=False)
         found: RunProcsResult = await self._closing
         return found
 
