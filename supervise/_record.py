@@ -47,7 +47,8 @@ def record(cls: Any = None, *, kw_only: bool = True, frozen: bool = True, eq: bo
     """Make a class a dataclass that is frozen and takes only keyword arguments, unless the arguments say otherwise.
 
     Without `eq`, a record has the `repr` of an object, which shows no variable of an environment.
-    `dataclasses.fields`, `replace`, `asdict`, `inspect.signature` and `match` work as with any dataclass.
+    `dataclasses.fields`, `replace`, `asdict`, `inspect.signature` and `match` work as with any dataclass. The
+    `replace` of this module keeps only the fields of the record, not those that a subclass adds.
     """
     if cls is None:
         return partial(record, kw_only=kw_only, frozen=frozen, eq=eq)

@@ -348,7 +348,8 @@ def may_restart(gang: Gang) -> bool:
 
 def _cancel_restart(gang: Gang, reason: steps.Reason) -> None:
     """Let the success of a permanent rank, after which all ranks were to start again, be no cause of the gang's end."""
-    if gang.culprit is not None and gang.phase != "finished" and may_restart(gang):
+    pending = gang.phase == "restarting" or (gang.phase != "finished" and may_restart(gang))
+    if gang.culprit is not None and pending:
         gang.culprit, gang.stop.reason = None, reason
 
 

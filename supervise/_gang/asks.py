@@ -92,8 +92,6 @@ class GangShell(SupervisorShell["RunProcsResult"]):
     if TYPE_CHECKING:
 
         def launch(self) -> Reply[dict[int, int]]: ...
-        def wait(self, timeout: float | None = None) -> Reply[RunProcsResult | None]: ...
-        def poll(self) -> RunProcsResult | None: ...
         def pids(self) -> dict[int, int]: ...
         def _status_reply(self) -> Reply[say.GangStatus]: ...
         def close(
@@ -102,6 +100,18 @@ class GangShell(SupervisorShell["RunProcsResult"]):
         def send_signal(
             self, sig: signal.Signals, ranks: frozenset[int] | None = None, *, group: bool = False
         ) -> frozenset[int]: ...
+
+    def wait(self, timeout: float | None = None) -> Reply[RunProcsResult | None]:
+        """Answer with the result once there is one, or with None after `timeout` seconds; see `Wait`.
+
+        Raises:
+            SpecError: `timeout` is not a number of seconds.
+        """
+        return self._replies.wait(timeout)
+
+    def poll(self) -> RunProcsResult | None:
+        """Answer at once: with the result, or with None; see `Poll`."""
+        return self._replies.poll()
 
     def on_receive(self, message: Any) -> Any:  # noqa: PLR0911 - one line a message
         """Answer asks."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 from supervise import messages as say
 from supervise._core import steps
 from supervise._core.steps import StartFailed
+from supervise._exits import LOST_CODE, OUT_OF_MEMORY, ending, signal_name
 from supervise._files import last_lines
 from supervise._printable import one_line
 from supervise._record import NamedTuple
@@ -22,6 +22,7 @@ from supervise.result import LINGERED, ProcessFailure, RankEnd, RunProcsResult, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from signal import Signals
     from typing import TypeAlias
 
     from supervise._core.model import Gang
@@ -244,8 +245,7 @@ class Describer:
             self._failed_level if fact.failed and fact.by_itself else "info",
             end.local_rank,
             pid=end.pid,
-            exit_code=code if code is not None and code >= 0 else None,
-            exit_signal=signal_name(-code) if code is not None and code < 0 else None,
+            **_exit_fields(code),
             core_dumped=end.core_dumped,
             uptime_s=_seconds(fact.started_ns or end.ended_ns, end.ended_ns),
             spontaneous=fact.by_itself,
@@ -266,8 +266,7 @@ class Describer:
             attempt=fact.attempt,
             backoff_s=fact.delay_s,
             role=fact.end.role,
-            exit_code=code if code is not None and code >= 0 else None,
-            exit_signal=signal_name(-code) if code is not None and code < 0 else None,
+            **_exit_fields(code),
         )
 
     def _leaked(self, fact: steps.Leaked) -> list[Event]:
@@ -347,6 +346,11 @@ def causes(result: RunProcsResult) -> dict[str, Any]:
     }
 
 
+def _exit_fields(code: int | None) -> dict[str, Any]:
+    sig = signal_name(-code) if code is not None and code < 0 else None
+    return {"exit_code": code if sig is None else None, "exit_signal": sig}
+
+
 def _tail_ended(fact: steps.TailEnded) -> list[Event]:
     if not (fact.remaining_bytes or fact.error):
         return []
@@ -371,15 +375,7 @@ def _error_type(failure: ProcessFailure) -> str:
         return lost
     if not failure.pid:
         return "not started"
-    return signal_name(-failure.exitcode) if failure.exitcode < 0 else f"exit code {failure.exitcode}"
-
-
-def signal_name(number: int) -> str:
-    """Return the name of a signal; ``signal 99`` if the signal has no name."""
-    try:
-        return Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return ending(failure.exitcode)
 
 
 def whole_number(text: str | None, default: int) -> int:
@@ -393,15 +389,11 @@ def whole_number(text: str | None, default: int) -> int:
 # The result of a gang, built from the verdict of the core
 
 
-OUT_OF_MEMORY = "out of memory suspected"
-"""Beginning of the message of a failure, if the cgroup of the rank counted an OOM kill."""
 _KNOWN_BY_CODE = ("To enable traceback see:", "Signal ")
 """Beginnings of texts that give no more information than the exit code."""
 _HUNG = "hung: "
 """Beginning of the reason of a hang."""
 _CAUSE_CHARS = 300
-LOST_CODE = 255
-"""`ProcessFailure.exitcode`, which is always a number, for an exit status that is lost."""
 
 
 def rank_end(end: WorkerExited, role: Role, started_ns: int, attempt: Attempt) -> RankEnd:
@@ -519,7 +511,7 @@ def failed_line(name: str, title: str, result: RunProcsResult) -> str:
     if not root.pid or lost_with(root) is not None:  # the rank has no exit status
         recorded = root.message
     if recorded is None:
-        how = f"exit code {root.exitcode}" if root.exitcode >= 0 else root.signal_name()
+        how = ending(root.exitcode)
         recorded = how if str(root.message).startswith(_KNOWN_BY_CODE) else f"{how}: {root.message}"
     logs = [path for path in (result.stderrs.get(rank), root.error_file) if path and os.path.isabs(path)]
     where = f"; see {logs[0]}" if logs else ""
@@ -564,11 +556,7 @@ def _not_ready_error(gang: Gang, failure: StartFailed, notes: RankNotes | None, 
 
 
 def _code(end: WorkerExited) -> str:
-    if end.exitcode is None:
-        return "a lost exit status"
-
-    how = f"exit code {end.exitcode}" if end.exitcode >= 0 else signal_name(-end.exitcode)
-    return f"{how}, out of memory suspected" if end.oom_kill else how
+    return "a lost exit status" if end.exitcode is None else ending(end.exitcode, oom_kill=end.oom_kill)
 
 
 # The emission of a gang's events

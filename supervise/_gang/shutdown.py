@@ -138,7 +138,10 @@ def shut_down_without_loop(slots: ExitSlots, contained: Iterable[Contained]) -> 
 
 def _kill_escaped(contained: Contained) -> bool:
     """Kill escaped processes; return whether there may be more."""
-    found, in_motion = contained.find(killing=True)
+    try:
+        found, in_motion = contained.find(killing=True)
+    except OSError:  # such as EMFILE; the deadline bounds the tries
+        return True
     for escaped in found:
         escaped.send(signal.SIGKILL)
         escaped.close()

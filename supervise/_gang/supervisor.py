@@ -287,18 +287,6 @@ class Supervisor(GangShell):
             )
         return self._runner.start()
 
-    def wait(self, timeout: float | None = None) -> Reply[RunProcsResult | None]:
-        """Answer with the result once there is one, or with None after `timeout` seconds; see `Wait`.
-
-        Raises:
-            SpecError: `timeout` is not a number of seconds.
-        """
-        return self._replies.wait(timeout)
-
-    def poll(self) -> RunProcsResult | None:
-        """Answer at once: with the result, or with None; see `Poll`."""
-        return self._replies.poll()
-
     def so_far(self, *, stop_on_failure: bool) -> RunProcsResult | None:
         """Answer with the failures of a gang that has failures but continues; see `SoFar`."""
         self._runner.step(steps.StopOnFailure(on=stop_on_failure))

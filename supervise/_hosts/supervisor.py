@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise import messages as say
+from supervise._exits import LOST_CODE
 from supervise._gang import shutdown
 from supervise._gang.asks import GangShell, as_signal, checked_ranks
 from supervise._hosts import decide as steps
@@ -201,8 +202,6 @@ class RankRows:
 
 
 _NS_PER_S = 1_000_000_000
-LOST_CODE = 255
-"""`ProcessFailure.exitcode` of a rank whose exit status is unknown, as for a gang on one host."""
 
 
 @dataclass(slots=True)
@@ -478,14 +477,6 @@ class HostsSupervisor(GangShell):
             self.loop.call_later(self._plan.timeout_s, partial(self._step, steps.TimeUp()))
         self._step(steps.StartAsked())
         return reply
-
-    def wait(self, timeout: float | None = None) -> Reply[RunProcsResult | None]:
-        """Answer with the result once there is one, or with None after `timeout` seconds."""
-        return self._replies.wait(timeout)
-
-    def poll(self) -> RunProcsResult | None:
-        """Answer at once: with the result, or with None."""
-        return self._replies.poll()
 
     def pids(self) -> dict[int, int]:
         """Answer with ``{rank: pid}`` of all started ranks. A pid is valid on the host of its rank."""

@@ -6,9 +6,9 @@ import contextlib
 import errno
 import os
 import socket
-from signal import Signals
 from typing import TYPE_CHECKING
 
+from supervise._exits import ending
 from supervise._printable import one_line
 from supervise._process.files import anonymous_file
 from supervise._process.launch.program import LaunchSpec, Streams, UnreapedError, run_program
@@ -156,6 +156,6 @@ class Try:
             said = os.pread(out, _LAST_BYTES, begin).decode(errors="replace").strip()
         if code is None:
             return "exit status lost: another part of this program reaped the process"
-        how_ended = f"exit code {code}" if code >= 0 else f"killed by {Signals(-code).name}"
+        how_ended = f"exit code {code}" if code >= 0 else f"killed by {ending(code)}"
         last = f": {one_line(said.splitlines()[-1])[:_WORDS_CHARS]}" if said else ""
         return f"{how_ended}{last}" if code else ""

@@ -8,10 +8,11 @@ from itertools import pairwise
 from signal import SIGINT, SIGKILL, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any
 
+from supervise._exits import OUT_OF_MEMORY, ending
 from supervise._files import last_lines, no_room
 from supervise._printable import one_line, printable
 from supervise._record import field, record, replace
-from supervise._story.wording import at_step, counted, ending, seconds, shortened, spans
+from supervise._story.wording import at_step, counted, seconds, shortened, spans
 from supervise.result import LINGERED, lost_with
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Story:
     restarts: int = 0
     """Number of attempts before the present one; if only single ranks restart, the number of restarts that count."""
     waiting: str | None = None
-    """The restart that is pending, or that a stop has canceled, such as ``restart 1 of 3``."""
+    """The restart that is por that a stop has canceled, such as ``restart 1 of 3``."""
     unlaunched: dict[int, tuple[int | None, str]] = field(default_factory=dict)
     """Local rank to the errno and the error because of which its present life could not be launched."""
     sent: dict[int, dict[Signals, int]] = field(default_factory=dict)
@@ -306,7 +307,7 @@ def _by_user(sig: Signals, story: Story) -> str:
 
 
 def _memory(end: RankEnd) -> str:
-    return ", out of memory suspected" if end.oom_kill else ""
+    return f", {OUT_OF_MEMORY}" if end.oom_kill else ""
 
 
 def _no_restart(story: Story) -> str:

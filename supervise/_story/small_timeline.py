@@ -6,9 +6,10 @@ from collections import defaultdict
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from supervise._exits import ending
 from supervise._printable import one_line, printable
 from supervise._record import NamedTuple
-from supervise._story.wording import counted, ending, seconds, shortened
+from supervise._story.wording import counted, seconds, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from signal import Signals
 from typing import TYPE_CHECKING, Any
 
+from supervise._exits import ending
 from supervise._printable import one_line
 
 if TYPE_CHECKING:
@@ -26,19 +26,6 @@ def seconds(value: float) -> str:
     minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
-def ending(exitcode: int | None, *, core_dumped: bool = False) -> str:
-    """Format the end of a process: ``exit code 3``, ``SIGKILL``."""
-    if exitcode is None:
-        return "exit status lost"
-    if exitcode >= 0:
-        return f"exit code {exitcode}"
-    try:
-        name = Signals(-exitcode).name
-    except ValueError:
-        name = f"signal {-exitcode}"
-    return f"{name}, core dumped" if core_dumped else name
 
 
 def spans(ranks: Iterable[int], titles: Sequence[str] = ()) -> str:

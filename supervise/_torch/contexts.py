@@ -193,7 +193,7 @@ class SubprocessContext(PolledContext):
     def _start(self) -> None:
         """Start every rank, by a replaced `SubprocessHandler` if there is one."""
         make = None
-        if not _WHERE_REPLACED.isdisjoint(sys.modules):
+        if any(name in sys.modules for name in _WHERE_REPLACED):
             from supervise._torch import handlers as foreign_handlers  # lazy: it imports all that it could replace
 
             make = foreign_handlers.factory()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise import trees
 from supervise._core import tree as ts
+from supervise._exits import ending
 from supervise._printable import one_line
 from supervise.errors import ChildFailedError, RestartLimitExceeded, SuperviseError, SupervisorCrashed
 from supervise.events import Event, EventLog
@@ -213,6 +214,6 @@ def _first_line(error: BaseException) -> str:
         text = text_of(error).strip().partition("\n")[0]
         return f"{type(error).__name__}: {text}" if text else type(error).__name__
     rank, root = next(iter(error.failures.items()))
-    how = f"exit code {root.exitcode}" if root.exitcode >= 0 else root.signal_name()
+    how = ending(root.exitcode)
     said = str(root.message.get("message", how)) if isinstance(root.message, dict) else how
     return f"rank {rank}: {said.partition(chr(10))[0]}"

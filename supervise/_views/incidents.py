@@ -6,6 +6,7 @@ import os
 from signal import Signals
 from typing import TYPE_CHECKING, Any
 
+from supervise._exits import OUT_OF_MEMORY
 from supervise._files import last_lines
 from supervise._printable import one_line, printable
 from supervise._record import NamedTuple
@@ -163,8 +164,8 @@ def hang_of(it: Occurrence) -> str:
 
 
 def end_of(it: Occurrence) -> str:
-    """Return how a life ended: ``exit code 3``, ``SIGSEGV, core dumped, out of memory``."""
-    return f"{exit_with_complaint(it)}{', out of memory' if it.fields.get('oom_kill') else ''}"
+    """Return how a life ended: ``exit code 3``, ``SIGKILL, out of memory suspected``."""
+    return f"{exit_with_complaint(it)}{f', {OUT_OF_MEMORY}' if it.fields.get('oom_kill') else ''}"
 
 
 def exit_with_complaint(it: Occurrence) -> str:

@@ -95,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _INTERRUPTED
     finally:
         if argv is None:
+            gc.enable()  # a program may have called this command by `runpy`
             gc.freeze()  # otherwise, the exit searches all objects for garbage: a tenth of the time of a short run
     return streams.flushed(_command(words), code)
 

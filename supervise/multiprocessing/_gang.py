@@ -14,9 +14,9 @@ import pykka
 from supervise import messages as say
 from supervise._api import context
 from supervise._core.steps import PeersStopped
+from supervise._exits import LOST_CODE
 from supervise._gang import shutdown
 from supervise._gang.attempt import first_attempt
-from supervise._gang.describe import LOST_CODE
 from supervise._gang.supervisor import Supervisor
 from supervise._process.launch.settings import Plain
 from supervise._runtime import fork_hooks

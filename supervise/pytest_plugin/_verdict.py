@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from _pytest._code.code import ExceptionRepr
 
 from supervise import group_stacks
+from supervise._exits import ending
 from supervise.pytest_plugin._gather import RankGatherError
 
 if TYPE_CHECKING:
@@ -256,12 +256,7 @@ def _end(record: Record) -> str:
         return f"ended {where}; its exit status is not known"
     if exited.exitcode >= 0:
         return f"exited with code {exited.exitcode} {where}"
-    try:
-        name = signal.Signals(-exited.exitcode).name
-    except ValueError:
-        name = f"signal {-exited.exitcode}"
-    memory = ", out of memory suspected" if exited.oom_kill else ""
-    return f"was killed by {name}{memory} {where}"
+    return f"was killed by {ending(exited.exitcode, oom_kill=exited.oom_kill)} {where}"
 
 
 def with_notes(longrepr: Any, notes: list[str]) -> Any:

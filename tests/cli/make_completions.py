@@ -50,7 +50,7 @@ _supervise_names_or_files() {
 _supervise_names_or_files() {
   local -a line=(${(Qz)LBUFFER}) names
   [[ $LBUFFER == *[[:space:]] ]] && line+=('')
-  names=(${(f)"$(supervise completion names "${(@)line[line[(I)*supervise]+1,-1]}" 2>/dev/null)"})
+  names=(${(f)"$(supervise completion names "${(@)line[line[(i)*supervise]+1,-1]}" 2>/dev/null)"})
   (( $#names )) && compadd -a names || _files
 }""",
         "fish": """

@@ -172,7 +172,7 @@ def test_the_column_of_the_order_is_marked_and_the_keys_stay():
         assert f"o order: {name}" in lines[-1]
         assert lines[-1].startswith("? help")
         marked.append(next(word for word in lines[1].split() if word[-1] in "v^"))
-        reversed_cells = "".join(text for text, style in picture.styled()[1] if "selected" in style)
+        reversed_cells = "".join(text for text, style in picture._lines[1] if "selected" in style)
         assert reversed_cells == marked[-1]
         view.key("o")
     assert marked == ["STATEv", "RANK^", "CPUv", "MEMORYv", "STEP^", "BEATv", "OUTPUT/sv"]

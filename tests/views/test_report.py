@@ -254,7 +254,7 @@ def test_equal_ranks_share_a_row(supervise: Command, tmp_path: Path) -> None:
     page = page_of(supervise, "job")
     first, second, third, *rest = page.bars()
     assert first.startswith("rank 1: ")
-    assert "failed, SIGKILL, out of memory (root cause)" in first
+    assert "failed, SIGKILL, out of memory suspected (root cause)" in first
     assert second.startswith("rank 5: ")
     assert third.startswith("ranks 0, 2-4, 6-999: ")
     assert len(rest) == 998

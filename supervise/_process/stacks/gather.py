@@ -292,8 +292,6 @@ def parsed(text: str, pid: int) -> list[ThreadStack]:
 
 def with_states(python: list[ThreadStack], kernel: Mapping[int, ThreadStack]) -> tuple[ThreadStack, ...]:
     """Return the Python threads with their states, then the threads of the process that run no Python code."""
-    from dataclasses import replace
-
     joined = []
     rest = dict(kernel)
     for thread in python:

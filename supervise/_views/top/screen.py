@@ -94,10 +94,6 @@ class Canvas:
         """Return the lines without styles."""
         return ["".join(text for text, _ in line).rstrip() for line in self._lines]
 
-    def styled(self) -> list[list[Cell]]:
-        """Return the cells of each line."""
-        return [list(line) for line in self._lines]
-
     def drawing(self, before: Canvas | None, palette: Palette) -> str:
         """Return the text that makes a terminal show this picture.
 

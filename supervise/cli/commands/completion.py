@@ -22,7 +22,7 @@ SHELLS = ("bash", "zsh", "fish")
 _WITH_ROLES = ("logs", "stop", "restart", "reload", "signal", "stacks")
 _OTHER_VALUES = {"--stdin": ("all", "none"), "--exit-code-from": ("root-cause",)}
 """Option of ``run`` to the values besides roles."""
-_PLAIN = re.compile(r"[\w.@%+-]+")
+_PLAIN = re.compile(r"[\w.@%+,-]+")
 """A name that no shell expands."""
 _USAGE = """\
 usage: supervise completion bash|zsh|fish
@@ -62,7 +62,7 @@ def _print_names(command: str, before: Sequence[str], last: str) -> None:
     list_of, comma, _ = last.rpartition(",")
     for name in _of_file(before) if command == "run" else _of_runs(command, before):
         whole = f"{list_of}{comma}{name}"
-        if whole.startswith(last) and _PLAIN.fullmatch(name):
+        if whole.startswith(last) and _PLAIN.fullmatch(whole) and (comma or "," not in name):
             print(whole)
 
 

@@ -16,8 +16,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from supervise._control.client import ControlClient, ControlError
+from supervise._exits import ending
 from supervise._printable import one_line
-from supervise._story.wording import ending, spans
+from supervise._story.wording import spans
 from supervise._views.recorded_run import SOCKET, RecordedRun, titles_of
 from supervise.cli.commands.runs import NoSuchRunError, RunParser, add_ranks, default_run, find_run
 from supervise.cli.streams import complaint
@@ -38,7 +39,7 @@ _RETRY_S = 0.05
 APPEARS_S = 2.0
 """How long a command may wait for a run that was started just before it."""
 _OF_CALLER = ("invalid", "bad-request")
-MALFORMED = (AttributeError, KeyError, TypeError, ValueError)
+MALFORMED = (argparse.ArgumentTypeError, AttributeError, KeyError, TypeError, ValueError)
 """The exceptions after a reply that is not as expected."""
 _EPILOG = """\
 exit code:

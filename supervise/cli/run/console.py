@@ -121,8 +121,6 @@ class Console:
         if not self._json:
             self.show([f"{self.paint('supervise:', '1')} {below_itself(text)}"])
             return
-        import json
-
         self.show([json.dumps({"level": "error", "message": text})])
 
     def show(self, lines: list[str]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from supervise._story.wording import columns, ending, size
+from supervise._exits import ending
+from supervise._story.wording import columns, size
 from supervise.cli.run import directory
 from supervise.cli.run.directory import write_result
 from supervise.cli.streams import complaint
