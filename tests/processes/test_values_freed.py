@@ -122,11 +122,13 @@ def test_e5_a_gang_that_was_restarted_dies_too(tmp_path):
 def test_e5_a_gang_of_spawn_dies_too():
     """The functions of `supervise.multiprocessing` give nothing back, but they have arguments."""
     context: Any = mp.start_processes(work.double, (), nprocs=2, join=False, start_method="fork")
-    gang = death(context.processes[0]._gang._actor_weakref())
+    actor = context.processes[0]._gang._actor_weakref()
+    gang = death(actor) if actor is not None else None  # None: both ranks have ended, and the gang has died already
+    del actor
     while not context.join(PATIENCE_S):
         pass
     del context
-    assert gang.wait(PATIENCE_S)
+    assert gang is None or gang.wait(PATIENCE_S)
 
 
 SIXTY = """
