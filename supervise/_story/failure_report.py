@@ -277,7 +277,7 @@ def _failed(
         how, process = re.sub(ERRNO, "", clean(str(failure.message))[0]), "no process"
     of = f" of {story.nproc * story.hosts}" if story.nproc * story.hosts > 1 else ""
     local = f"local rank {rank}, " if story.hosts > 1 else ""
-    local += f"{story.titles[rank]}, " if story.titles else ""
+    local += f"{story.titles[rank]}, " if 0 <= rank < len(story.titles) else ""
     host = (end.host if end is not None else "") or os.uname().nodename
     where = f"host {host}, {local}{process}"
     at = "" if end is None or fault is not None else at_step(end.step, end.status)  # a hang has it

@@ -37,7 +37,7 @@ def spans(ranks: Iterable[int], titles: Sequence[str] = ()) -> str:
     """
     numbers = sorted(ranks)
     roles: dict[str, list[int]] = {}
-    for title in (titles[rank] for rank in numbers if rank < len(titles)):
+    for title in (titles[rank] for rank in numbers if 0 <= rank < len(titles)):
         role, _, number = title.rpartition(" ")
         roles.setdefault(role, []).append(int(number))
     named = [f"{role} {_spans(each)}" for role, each in roles.items()]

@@ -238,6 +238,11 @@ def test_ranks_are_named_in_spans(ranks: list[int], text: str):
     assert wording.spans(ranks) == text
 
 
+def test_a_rank_that_no_run_has_is_named_without_a_role():
+    """Files of runs may have any number."""
+    assert wording.spans([-9, 1, 9], ["web 0", "web 1"]) == f"{wording.spans([-9, 1, 9])} (web 1)"
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -451,7 +451,7 @@ class Reader:
         return None if self.incidents is None else self.incidents.state.last_failures.get(rank)
 
     def _role(self, rank: int) -> str:
-        role, _, number = (self._titles[rank] if rank < len(self._titles) else "").rpartition(" ")
+        role, _, number = (self._titles[rank] if 0 <= rank < len(self._titles) else "").rpartition(" ")
         return f"{role[:40]}{number}"
 
     def _hangs(self, rank: int, row: dict[str, Any], end: LogEnd | None, now_s: float) -> bool:
