@@ -137,7 +137,11 @@ def evidence_of(case: Case) -> tuple[int | None, str]:
 def is_right(case: Case, blamed: int | None, message: str) -> bool:
     """Return whether the message names the rank at fault."""
     if case.how == "left_early":
-        return f"; rank {case.culprit} exited with code 0 " in message and message.endswith((" wait", " waits"))
+        return (
+            f"; rank {case.culprit} exited " in message
+            and " ago with code 0" in message
+            and message.endswith((" wait", " waits"))
+        )
     return blamed == case.culprit and "; by its stack: " in message
 
 
