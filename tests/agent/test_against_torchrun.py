@@ -49,8 +49,11 @@ def test_the_user_sees_the_same(agents, case):
 
 
 def test_the_logs_are_in_the_same_files(agents):
-    """``-r`` and ``-t`` with one rank on the console, in the same folders, with the same prefixes."""
-    source = "rank = os.environ['RANK']; print('out', rank); os.write(2, b'err %s\\n' % rank.encode())"
+    """``-r`` and ``-t`` with one rank on the console, in the same folders, with the same prefixes.
+
+    A line is one write: torchrun shows the part of a line that it has read as a line of its own.
+    """
+    source = "rank = os.environb[b'RANK']; os.write(1, b'out %s\\n' % rank); os.write(2, b'err %s\\n' % rank)"
     options = ("-r", "3", "-t", "0:3,1:3", "--local-ranks-filter=1")
     both = []
     for whose in ("ours", "theirs"):

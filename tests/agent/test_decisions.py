@@ -21,6 +21,8 @@ monitor = SupervisedElasticAgent._monitor_workers
 
 def observe(self, group):
     if closes:
+        for _ in range(2):
+            os.read(handled, 1)
         self._gang.close()
     found = monitor(self, group)
     status = self._gang.status()
@@ -34,6 +36,7 @@ SupervisedElasticAgent._monitor_workers = observe
 
 def leaves():
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    os.write(os.open("handled", os.O_WRONLY), b".")
     while True:
         signal.sigtimedwait([], 0.05)
 
@@ -44,6 +47,8 @@ def fails():
     os._exit(7)
 
 if __name__ == "__main__":
+    os.mkfifo("handled")
+    handled = os.open("handled", os.O_RDWR)
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=2, rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:0",
         local_addr="127.0.0.1", max_restarts=0, monitor_interval=0.1, start_method="fork",
