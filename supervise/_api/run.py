@@ -217,9 +217,12 @@ def _outcome(
             kept = folder is not None and isinstance(error, SpawnError)
             refused = isinstance(error, (FileNotFoundError, PermissionError)) and error.filename == fn
             if isinstance(fn, str) and refused and os.path.isfile(fn):
+                import shlex
+
                 path = fn if os.path.dirname(fn) else f"./{fn}"
-                executed = f"to execute it: chmod +x {path}, and give {path!r}"
-                error.add_note(f"to run it with Python: run(sys.executable, args=({path!r},), ...); or {executed}")
+                first = "" if os.access(fn, os.X_OK) else f"chmod +x {shlex.quote(path)}, and "
+                with_python = f"run(sys.executable, args=({path!r},), ...)"
+                error.add_note(f"to run it with Python: {with_python}; or to execute it: {first}give {path!r}")
             if kept:
                 error.add_note(f"logs: {folder}")
             return _without_our_frames(error)

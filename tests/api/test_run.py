@@ -274,6 +274,17 @@ def test_a_file_that_is_not_executable_gets_advice(name: str, tmp_path: Path, mo
     with pytest.raises(OSError, match="Exec format error") as caught:
         run("./train.py", 1)
     assert not hasattr(caught.value, "__notes__")
+    with pytest.raises(FileNotFoundError) as caught:  # without a folder, it is searched for in PATH
+        run("train.py", 1)
+    assert caught.value.__notes__ == [f"{with_python}; or to execute it: give './train.py'"]
+
+
+def test_the_advice_for_a_file_has_a_quoted_path(tmp_path: Path):
+    path = tmp_path / "my train.py"
+    path.write_text("print(1)\n")
+    with pytest.raises(PermissionError) as caught:
+        run(str(path), 1)
+    assert caught.value.__notes__[0].endswith(f"; or to execute it: chmod +x '{path}', and give {str(path)!r}")
 
 
 def test_raise_if_failed_returns_a_result_that_succeeded():

@@ -308,6 +308,34 @@ def test_wait_exits_as_the_run_did_also_afterwards(supervise: Command, script: s
     assert (done.returncode, whole["exit_code"], whole["outcome"]) == (code, code, outcome)
 
 
+def reply(client: socket.socket, result: dict[str, object]) -> str:
+    """Reply to the next request of a client; return the name of the request."""
+    with client.makefile("rw") as lines:
+        request = json.loads(lines.readline())
+        lines.write(json.dumps({"id": request["id"], "ok": True, "result": result}) + "\n")
+    return str(request["request"])
+
+
+def test_wait_at_a_socket_names_the_role_of_the_root_cause(supervise: Command):
+    """A gang reports its roles only while it lives: nothing listens at the socket when the result arrives."""
+    path = str(supervise.tmp_path / "host.sock")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.settimeout(PATIENCE_S)
+        server.bind(path)
+        server.listen()
+        command = [*SUPERVISE, "wait", path]
+        waiting = subprocess.Popen(command, env=environment(supervise.tmp_path), stdout=subprocess.PIPE, text=True)
+        with waiting, server.accept()[0] as client:
+            with server.accept()[0] as other:
+                assert reply(other, {"ranks": {"0": {"role": "store"}, "1": {"role": "web"}}}) == "status"
+            server.close()
+            Path(path).unlink()
+            end = {"finished": True, "outcome": "failed", "root_cause": 1, "exit_codes": {"0": -15, "1": 3}}
+            assert reply(client, end) == "wait"
+            assert waiting.communicate(timeout=PATIENCE_S)[0] == f"{path}: failed, rank 1 (web 0): exit code 3\n"
+    assert waiting.returncode == 3
+
+
 @contextmanager
 def closing_connections(path: Path) -> Iterator[None]:
     """Listen in place of a run; close each connection without a reply."""

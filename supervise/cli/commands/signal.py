@@ -81,6 +81,7 @@ def stop(words: Sequence[str]) -> int:
         return steering.steer("stop", found.target, partial(_terminate, found))
 
     def act(client: ControlClient) -> int:
+        _ = found.target.titles  # read now: a gang that has ended no longer reports its roles
         result = client.request("stop", timeout_s=None, signal=sig, timeout=found.timeout)
         if found.target.run is not None:
             client.until_closed(_RESULT_S)

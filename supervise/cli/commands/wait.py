@@ -65,6 +65,7 @@ def _wait_for_run(found: argparse.Namespace, client: ControlClient) -> int:
 
 def _wait_for_gang(found: argparse.Namespace, client: ControlClient) -> int:
     """Wait for the result of another program's gang. That program continues afterwards."""
+    _ = found.target.titles  # read now: a gang that has ended no longer reports its roles
     result = _request(client, found.timeout)
     if not result["finished"]:
         return _still_runs(found)
