@@ -329,3 +329,8 @@ def test_a_relative_import_in_a_file_names_the_module(supervise: Command):
     note = "  note: a file that is run by its path is in no package; run it as a module: -m pkg.mod\n"
     assert note in done.stderr
     assert supervise.run("-m", "pkg.mod").stdout == "[default0]:5\n"
+    done = Command(package).run("--no-prefix", "mod.py")
+    assert f"{note[:-11]}--cwd .. -m pkg.mod\n" in done.stderr
+    assert Command(package).run("--no-prefix", "--cwd", "..", "-m", "pkg.mod").stdout == "5\n"
+    (package / "gang.toml").write_text("[roles.a]\ncommand = 'mod.py'\n")
+    assert "run it as a module" not in Command(package).run("--file", "gang.toml").stderr
