@@ -93,12 +93,27 @@ def _walk(path: str) -> int:
     return at
 
 
+def make_private(name: str, at: int | None = None) -> None:
+    """Make a folder with mode 0700, also if the umask takes permissions from the owner. `at` is a `dir_fd`.
+
+    Raises:
+        OSError: As `os.mkdir`.
+    """
+    os.mkdir(name, _PRIVATE, dir_fd=at)
+    if os.lstat(name, dir_fd=at).st_mode & _PRIVATE != _PRIVATE:
+        fd = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
+        try:
+            os.chmod(f"/proc/self/fd/{fd}", _PRIVATE)  # not by its name, which another user may have replaced by a link
+        finally:
+            os.close(fd)
+
+
 def make_new_folder(prefix: str, at: int, base: str) -> str:
     """Make a private folder with a new name in the folder `at`, and return the name."""
     while True:
         name = f"{prefix}{os.urandom(4).hex()}"
         try:
-            os.mkdir(name, _PRIVATE, dir_fd=at)
+            make_private(name, at)
         except FileExistsError:
             continue
         except PermissionError as e:
@@ -131,7 +146,7 @@ def make_folders(parent: str, names: Iterable[str], made: dict[str, tuple[int, i
 
 def _make_folder(path: str, name: str, at: int, made: dict[str, tuple[int, int]]) -> None:
     try:
-        os.mkdir(name, _PRIVATE, dir_fd=at)
+        make_private(name, at)
     except FileExistsError as e:
         found = os.lstat(name, dir_fd=at)
         if not stat.S_ISDIR(found.st_mode):

@@ -9,7 +9,7 @@ import sys
 from abc import ABC, abstractmethod
 from enum import IntFlag
 
-from supervise._files import accessible, is_own, make_folders, make_new_folder, not_a_folder, open_folder
+from supervise._files import accessible, is_own, make_folders, make_new_folder, make_private, not_a_folder, open_folder
 from supervise.errors import SpecError
 
 TYPE_CHECKING = False  # instead of importing typing into every worker
@@ -23,7 +23,6 @@ __all__ = ["DefaultLogsSpecs", "LogsSpecs", "Std", "to_map", "validate_full_rank
 
 _VALUE_REGEX = r"^[0123]$"
 _MAPPING_REGEX = r"^(\d+:[0123],)*(\d+:[0123])$"
-_PRIVATE = 0o700
 _TEMP_PREFIX = "torchelastic_"
 
 
@@ -359,7 +358,7 @@ def _make_private_dirs(path: str) -> None:
     if parent and parent != path:
         _make_private_dirs(parent)
     try:
-        os.mkdir(path, _PRIVATE)
+        make_private(path)
     except FileExistsError as e:
         if not os.path.isdir(path):  # another process did not create it meanwhile
             raise not_a_folder(path) from e
@@ -371,7 +370,7 @@ def _new_temp_dir() -> str:
         parent = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - a private folder below
         path = os.path.join(parent, f"{_TEMP_PREFIX}{os.urandom(8).hex()}")
         try:
-            os.mkdir(path, _PRIVATE)
+            make_private(path)
         except OSError:  # another folder may be usable
             pass
         else:

@@ -148,7 +148,7 @@ def _calls(n: int | None, args: Sequence[Any] | Mapping[int, Any]) -> Mapping[in
         limits.check_count(count)  # a mistyped number must not fill the memory
         return dict.fromkeys(range(count), args)
     if len(args) != count:
-        raise SpecError(f"n is {count}, but args has the arguments of {len(args)} ranks; leave out n")
+        raise SpecError(f"n is {count}, but the length of args is {len(args)}; leave out n")
     return args
 
 

@@ -95,8 +95,9 @@ class RankActors:
             spare = limits.check_open_files(attempt.nprocs, each=each, shown=2 * shown)
             self._roomy = True
         except SpecError:  # the limit is too low for the copies of the writers' descriptors, which are optional
-            spare = limits.check_open_files(attempt.nprocs, each=each, shown=shown)
             self._roomy = False
+        if not self._roomy:  # not in the handler above: its error must not be the context of another one
+            spare = limits.check_open_files(attempt.nprocs, each=each, shown=shown)
         attempt.line.keeps = spare >= 2 * attempt.nprocs  # half of the spare descriptors stay free for the application
         make_ready(attempt.new_files())
         try:

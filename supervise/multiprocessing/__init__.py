@@ -1,13 +1,16 @@
 """PyTorch's ``torch.multiprocessing``, the part about processes, without PyTorch.
 
 The module has every name of the standard library's `multiprocessing` (`Queue`, `Process`, `get_context`, ...),
-unchanged. `spawn` and `start_processes` start their processes with `supervise`.
+unchanged. `spawn` and `start_processes` start their processes with `supervise`. Where PyTorch is installed, the names
+that concern tensors, such as `set_sharing_strategy`, are those of PyTorch.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 from multiprocessing import *  # noqa: F403 - the standard library's own list of names
+from typing import TYPE_CHECKING
 
 from supervise.multiprocessing.spawn import (
     ENV_VAR_PARALLEL_START,
@@ -20,6 +23,9 @@ from supervise.multiprocessing.spawn import (
     start_processes,
 )
 
+if TYPE_CHECKING:
+    from typing import Any
+
 __all__ = [
     "ENV_VAR_PARALLEL_START",
     "ProcessContext",
@@ -31,3 +37,12 @@ __all__ = [
     "start_processes",
 ]
 __all__ += multiprocessing.__all__
+
+_OF_TENSORS = ("get_all_sharing_strategies", "get_sharing_strategy", "set_sharing_strategy", "reductions")
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name that concerns tensors, such as `set_sharing_strategy`, from PyTorch."""
+    if name not in _OF_TENSORS or importlib.util.find_spec("torch") is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("torch.multiprocessing"), name)

@@ -474,7 +474,7 @@ def test_the_port_stays_the_same_over_restarts(tmp_path: Path):
         ({"n": "4"}, "n is '4'; give the number of ranks, 1 or more"),
         ({"n": 10**9}, "1000000000 ranks are more processes than this machine allows: kernel.pid_max is"),
         ({"n": 1, "name": 5}, "name is 5; give a text, such as '5'"),
-        ({"n": 3, "args": {0: ()}}, "n is 3, but args has the arguments of 1 ranks; leave out n"),
+        ({"n": 3, "args": {0: ()}}, "n is 3, but the length of args is 1; leave out n"),
         ({"n": 1, "args": 5}, "rank 0"),
         ({"n": 1, "args": "abc"}, "args is 'abc'; give a tuple, such as ('abc',)"),
         ({"n": 2, "envs": {0: {}}}, "envs"),

@@ -101,11 +101,20 @@ def test_a_file_of_docker_compose_gets_a_table_of_keys(supervise: Command, words
 
 
 KEYS = {
-    **dict.fromkeys(("n", "replicas", "scale", "numprocs"), "did you mean 'count'?"),
-    **dict.fromkeys(("cmd", "entrypoint"), "did you mean 'command'?"),
+    **dict.fromkeys(("n", "replicas", "deploy", "scale", "numprocs", "autostart"), "did you mean 'count'?"),
+    **dict.fromkeys(("cmd", "entrypoint", "ExecStart"), "did you mean 'command'?"),
+    **dict.fromkeys(("stdin_open", "tty"), "did you mean 'stdin'?"),
+    **dict.fromkeys(("stop_grace_period", "TimeoutStopSec"), "did you mean 'shutdown-timeout'?"),
+    **dict.fromkeys(("start_period", "TimeoutStartSec"), "did you mean 'ready-timeout'?"),
+    "startsecs": "did you mean 'ready'?",
+    "priority": "did you mean 'needs'?",
+    "interval": "did you mean 'alive-interval'?",
+    "retries": "did you mean 'alive-failures'?",
+    "KillMode": "did you mean 'kill-mode'?",
+    "WorkingDirectory": "did you mean 'cwd'?",
     "environment": "did you mean 'env'?",
     "working_dir": "did you mean 'cwd'?",
-    "image": "ranks are programs, not containers; give a command",
+    **dict.fromkeys(("image", "build", "volumes"), "ranks are programs, not containers; give a command"),
     "max-restarts": "it belongs at the top of the file, above the first [roles.NAME]",
     "max_restarts": "it belongs at the top of the file, above the first [roles.NAME]",
     "zork": "roles.web: 'zork' is not a key; the keys are command, count, ",
@@ -320,3 +329,8 @@ def test_a_relative_import_in_a_file_names_the_module(supervise: Command):
     note = "  note: a file that is run by its path is in no package; run it as a module: -m pkg.mod\n"
     assert note in done.stderr
     assert supervise.run("-m", "pkg.mod").stdout == "[default0]:5\n"
+    done = Command(package).run("--no-prefix", "mod.py")
+    assert f"{note[:-11]}--cwd .. -m pkg.mod\n" in done.stderr
+    assert Command(package).run("--no-prefix", "--cwd", "..", "-m", "pkg.mod").stdout == "5\n"
+    (package / "gang.toml").write_text("[roles.a]\ncommand = 'mod.py'\n")
+    assert "run it as a module" not in Command(package).run("--file", "gang.toml").stderr

@@ -175,6 +175,16 @@ def test_a_variable_of_the_line_is_set_in_all_roles(supervise: Command, tmp_path
     assert sorted(done.stdout.splitlines()) == ["a 2 2", "b 1 1"]
 
 
+def test_values_of_variables_are_as_the_file_has_them(supervise: Command, tmp_path: Path):
+    """A truth value is `true`, not Python's `True`; of the gang and of a role."""
+    show = "command = ['sh', '-c', 'echo $A $B $C $D']"
+    (tmp_path / "gang.toml").write_text(
+        f"env = {{ A = true, B = 1.5 }}\n[roles.a]\n{show}\nenv = {{ C = false, D = 7 }}\n"
+    )
+    done = supervise.run("-q", "--no-prefix", "--file", "gang.toml")
+    assert done.stdout == "true 1.5 false 7\n"
+
+
 def test_check_and_a_dry_run_show_the_sockets(supervise: Command, tmp_path: Path):
     """They bind nothing."""
     (tmp_path / "gang.toml").write_text("[roles.a]\ncommand = 'true'\nlisten = ['tcp:1', 'unix:a,b']\nstdin = 'open'\n")

@@ -32,6 +32,18 @@ def test_the_role_and_the_run_id_have_their_places(supervise: Command):
     assert directory.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_umask_without_rights_of_the_owner_leaves_the_folders_usable(supervise: Command):
+    """Otherwise this run of a user fails, and so does each later one, since the folders of all runs remain."""
+    state = supervise.tmp_path / "state"
+    words = ("sh", "-c", 'umask 0777; exec "$@"', "sh")
+    done = supervise.run("echo", "hi", before=words, SUPERVISE_RUNS_DIR="", XDG_STATE_HOME=str(state))
+    assert done.stdout == "[default0]:hi\n"
+    folders = [state, *(path for path in state.rglob("*") if path.is_dir())]
+    [run] = (state / "supervise" / "runs").iterdir()
+    assert {*folders} == {state, run.parent.parent, run.parent, run, run / "attempt_0", run / "attempt_0/0"}
+    assert {oct(path.stat().st_mode & 0o777) for path in folders} == {"0o700"}
+
+
 def test_no_prefix_shows_bare_lines(supervise: Command):
     """Every byte passes as it is, also what is no UTF-8."""
     done = subprocess.run(

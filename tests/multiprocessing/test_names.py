@@ -4,6 +4,9 @@ import importlib
 import inspect
 import multiprocessing
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +37,24 @@ def test_the_names_of_the_module():
     assert sorted(spawn_module.__all__, key=str.lower) == sorted(NAMES, key=str.lower)
     assert all(getattr(mp, name) is getattr(spawn_module, name) for name in NAMES)
     assert mp.ENV_VAR_PARALLEL_START == spawn_module.ENV_VAR_PARALLEL_START == "TORCH_MP_PARALLEL_START"
+
+
+@pytest.mark.parametrize("name", ["set_sharing_strategy", "get_sharing_strategy", "reductions"])
+def test_what_concerns_tensors_is_that_of_torch(tmp_path: Path, name: str):
+    """Programs set a sharing strategy before they spawn. Nothing else imports torch."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    (tmp_path / "torch" / "multiprocessing.py").write_text(f"{name} = 'of torch'\n")
+    program = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import supervise.multiprocessing as mp
+assert not hasattr(mp, "zork") and "torch" not in sys.modules
+from supervise.multiprocessing import {name}
+print({name}, mp.{name})
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "of torch of torch\n"
 
 
 def test_signatures():

@@ -1,6 +1,7 @@
 """What makes no sense is refused by name, with its value and what to do, before anything is made or started."""
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -172,6 +173,22 @@ except SpecError as error:
     assert advice in said.stdout
     assert list(tmp_path.iterdir()) == []
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 64
+
+
+def test_e4_too_few_open_files_for_one_rank_is_one_error():
+    """The check without the optional descriptors is not the context of the one with them."""
+    program = """
+import resource
+from supervise import SpecError, run
+resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
+try:
+    run("true", n=1)
+except SpecError as error:
+    print(error, error.__context__)
+"""
+    said = run(["-c", program])
+    wanted = r"1 rank needs about [0-9]+ open files, which is above the hard limit of 30 \(RLIMIT_NOFILE\): .* None\n"
+    assert re.fullmatch(wanted, said.stdout), said
 
 
 # Functions of a main module

@@ -130,11 +130,12 @@ def check_open_files(nprocs: int, *, each: int, shown: int, later: int = 0) -> i
         raised = hard == resource.RLIM_INFINITY or needed <= hard
         top = "unlimited" if hard == resource.RLIM_INFINITY else hard
         advised = needed + later if hard == resource.RLIM_INFINITY else min(needed + later, hard)  # if `raised`
+        need = "1 rank needs about" if nprocs == 1 else f"{nprocs} ranks need about"
         msg = (
-            f"{nprocs} ranks need about {advised} open files, and the soft limit RLIMIT_NOFILE is {soft}"
+            f"{need} {advised} open files, and the soft limit RLIMIT_NOFILE is {soft}"
             f" (the hard limit: {top}); raise it with: ulimit -n {advised}"
             if raised
-            else f"{nprocs} ranks need about {needed} open files, which is above the hard limit of {hard}"
+            else f"{need} {needed} open files, which is above the hard limit of {hard}"
             " (RLIMIT_NOFILE): use fewer ranks, or have root raise it"
         )
         raise SpecError(msg)

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from supervise._files import accessible
+from supervise._files import accessible, make_private
 from supervise._printable import below_itself, one_line
 from supervise._views.recorded_run import RecordedRun, runs_in
 from supervise.cli.options import values
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 # The folder that holds the run directories of ``supervise run``
 
 
-_PRIVATE = 0o700
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -112,7 +111,7 @@ def _make_folders(path: str) -> None:
         path = os.path.dirname(path)
     for each in reversed(missing):
         try:
-            os.mkdir(each, _PRIVATE)
+            make_private(each)
         except FileExistsError:  # another run has created it in the meantime
             continue
 

@@ -219,7 +219,7 @@ class GangFile:
     def _texts(self, what: str, value: Any) -> dict[str, str]:
         if not isinstance(value, dict) or not all(isinstance(each, (str, int, float)) for each in value.values()):
             raise self._error(f'{what} is {value!r}; give a table, such as {{ NAME = "value" }}')
-        return {name: str(each) for name, each in value.items()}
+        return {name: str(each).lower() if isinstance(each, bool) else str(each) for name, each in value.items()}
 
     def _meant(self, name: str) -> str:
         """Return a hint for a key of the whole gang that does not exist, or ``""``."""
@@ -244,7 +244,7 @@ class GangFile:
         """Return what is wrong with a key of a role that does not exist, and a hint if there is one."""
         if f"--{key}" in self._options and key not in _NOT_IN_FILES:
             return "is a key of the whole gang; it belongs at the top of the file, above the first [roles.NAME]"
-        if key == "image":
+        if key in suggestions.OF_CONTAINERS:
             return "is not a key: ranks are programs, not containers; give a command"
         meant = " or ".join(map(repr, suggestions.keys(key, keys)))
         return f"is not a key; {f'did you mean {meant}?' if meant else 'the keys are ' + ', '.join(keys)}"

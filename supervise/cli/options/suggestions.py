@@ -81,20 +81,30 @@ _COMMANDS_OF_OTHERS = {
     "version": "--version",
 }
 """Command of another launcher or of a shell to the command of supervise, with its options."""
-_COUNTS = ("n", "nproc", "nproc-per-node", "replicas", "scale", "numprocs", "numprocesses", "processes", "instances")
+_COUNTS = (
+    *("n", "nproc", "nproc-per-node", "replicas", "deploy", "scale", "numprocs", "numprocesses", "processes"),
+    *("instances", "autostart"),
+)
 KEYS_OF_OTHERS = {
     **dict.fromkeys(_COUNTS, ("count",)),
     **dict.fromkeys(("cmd", "entrypoint", "exec", "exec-start", "program", "run"), ("command",)),
-    **dict.fromkeys(("depends-on", "after", "requires"), ("needs",)),
+    **dict.fromkeys(("depends-on", "after", "requires", "priority"), ("needs",)),
     "healthcheck": ("ready", "alive"),
+    "startsecs": ("ready",),
+    **dict.fromkeys(("start-period", "timeout-start-sec"), ("ready-timeout",)),
+    "interval": ("alive-interval",),
+    "retries": ("alive-failures",),
+    **dict.fromkeys(("stdin-open", "tty"), ("stdin",)),
     "environment": ("env",),
     "environment-file": ("env-file",),
     "ports": ("listen",),
     **dict.fromkeys(("working-dir", "working-directory", "workdir", "directory", "chdir"), ("cwd",)),
-    **dict.fromkeys(("stop-grace-period", "stopwaitsecs", "grace"), ("shutdown-timeout",)),
+    **dict.fromkeys(("stop-grace-period", "stopwaitsecs", "timeout-stop-sec", "grace"), ("shutdown-timeout",)),
     **dict.fromkeys(("stopsignal", "kill-signal"), ("stop-signal",)),
 }
 """Key of docker compose, systemd or supervisord, with hyphens, to the keys of a role that do its work."""
+OF_CONTAINERS = ("image", "build", "container-name", "volumes", "networks")
+"""Keys of docker compose without a counterpart here, with hyphens."""
 RESTARTS_OF_OTHERS = {
     **dict.fromkeys(("always", "unless-stopped"), "; did you mean permanent?"),
     **dict.fromkeys(("on-failure", "unexpected"), "; did you mean transient?"),
@@ -180,6 +190,7 @@ def keys(word: str, known: Iterable[str]) -> list[str]:
         known: The keys of a role.
     """
     known = list(known)
+    word = re.sub("(?<=[a-z])(?=[A-Z])", "-", word).lower()  # ExecStart, as systemd writes it
     if word in KEYS_OF_OTHERS:
         return [key for key in KEYS_OF_OTHERS[word] if key in known]
     near = option(f"--{word}", [f"--{key}" for key in known]).removeprefix("--")

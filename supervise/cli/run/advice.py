@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -33,11 +34,19 @@ def about(result: RunProcsResult, options: Options) -> str:
     text = recorded(result.failures[root].message) or (end.stderr_tail if end is not None else "")
     if _MISSING.search(text):
         return _other_python(root, part)
-    module = re.sub(r"\.py$", "", os.path.normpath(part.program)).replace(os.sep, ".")
-    if _RELATIVE.search(text) and part.runs_python and all(word.isidentifier() for word in module.split(".")):
-        how = f"-m {module}" if options.file is None else f'command = "{module}" with module = true'
-        return f"a file that is run by its path is in no package; run it as a module: {how}"
-    return ""
+    return _module(options, part) if _RELATIVE.search(text) and part.runs_python else ""
+
+
+def _module(options: Options, part: Part) -> str:
+    path, above = os.path.normpath(part.program), ""
+    if os.sep not in path and options.file is None and part.cwd is None:  # the working directory is the package
+        with contextlib.suppress(FileNotFoundError):  # it was deleted
+            path, above = f"{os.path.basename(os.getcwd())}{os.sep}{path}", "--cwd .. "
+    module = re.sub(r"\.py$", "", path).replace(os.sep, ".")
+    if "." not in module or not all(word.isidentifier() for word in module.split(".")):
+        return ""
+    how = f"{above}-m {module}" if options.file is None else f'command = "{module}" with module = true'
+    return f"a file that is run by its path is in no package; run it as a module: {how}"
 
 
 def _other_python(rank: int, part: Part) -> str:
