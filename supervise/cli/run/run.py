@@ -21,13 +21,12 @@ from supervise.cli.options.options import title
 from supervise.cli.run import program, ranks, reaping
 from supervise.cli.run.console import Console, as_json, as_text, library_log
 from supervise.cli.run.control import RunControl
-from supervise.cli.run.directory import EventFile
+from supervise.cli.run.directory import EventFile, keep_result, table
 from supervise.cli.run.job_control import JobControl
 from supervise.cli.run.progress import OF_INTEREST, Progress, has_no_reader
 from supervise.cli.run.rank_stdin import RankStdin, reads_terminal
 from supervise.cli.run.sampling import Sampling
 from supervise.cli.run.signal_inbox import Received, SignalInbox
-from supervise.cli.run.summary import keep_result
 from supervise.cli.streams import complaint, is_of_a_file, refusal
 from supervise.errors import SuperviseError
 
@@ -347,16 +346,14 @@ class _Run:
         painted: list[str] = []
         if failed:
             from supervise._story import failure_report
-            from supervise.cli.run import advice
+            from supervise.cli.run import failure_screen
 
-            self._story.advice = advice.about(result, self._options)
+            self._story.advice = failure_screen.about(result, self._options)
             plain = failure_report.lines(result, self._story)
             painted = failure_report.lines(result, self._story, self._console.paint)
         self._keep_result(code, result, error, plain)
         if self._options.summary and not self._options.json_log:
-            from supervise.cli.run import summary
-
-            self._console.show(summary.table(result, self._story.titles))
+            self._console.show(table(result, self._story.titles))
         if not failed and self._progress.restarts:
             self._console.note(f"succeeded after {counted(self._progress.restarts, 'restart')}")
         if not failed and not self._console.terminal and self._story.directory is not None:
