@@ -15,13 +15,11 @@ from supervise._files import is_own, open_folder, open_to_append
 from supervise._record import as_dict
 from supervise._story.wording import columns, size
 from supervise._views import recorded_run
-from supervise.cli.streams import complaint
 from supervise.result import RunProcsResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from supervise._story.failure_report import Story
     from supervise.cli.options.options import Options
     from supervise.result import ProcessFailure, RankEnd
 
@@ -153,11 +151,8 @@ class EventFile:
         self._untold = 0
         self._directory = directory
         if directory is not None:
-            self._open(directory)
-
-    def _open(self, directory: str) -> None:
-        self._fd = open_to_append(os.path.join(directory, "events.jsonl"))
-        self.locked = recorded_run.lock(self._fd)
+            self._fd = open_to_append(os.path.join(directory, "events.jsonl"))
+            self.locked = recorded_run.lock(self._fd)
 
     def write_info(self, options: Options, *, run_id: str) -> None:
         """Write ``run.json``: what was started, when and where.
@@ -166,7 +161,21 @@ class EventFile:
             OSError: It cannot be written.
         """
         assert self._directory is not None  # noqa: S101 - the file is open
-        _write(self._directory, "run.json", _info(options, run_id=run_id, locked=self.locked))
+        info = {
+            "schema_version": INFO_SCHEMA_VERSION,
+            "started": datetime.now(UTC).isoformat(),
+            "run_id": run_id,
+            "role": options.role,
+            "program": list(options.words),
+            "world_size": options.nproc,
+            "roles": [{"name": part.role, "count": part.count, "program": list(part.words)} for part in options.parts],
+            "engine": options.engine,
+            "node_rank": options.hosts.number,
+            "nnodes": max(options.nnodes, options.hosts.count),
+            "cwd": _cwd(),
+            **recorded_run.identity(locked=self.locked),
+        }
+        _write(self._directory, "run.json", info)
 
     def write(self, event: dict[str, Any]) -> None:
         """Append an event; count it as lost if the write fails, for instance on a full disk.
@@ -252,32 +261,7 @@ def write_result(
 
 
 def _write(directory: str, name: str, whole: dict[str, Any]) -> None:
-    data = json.dumps(whole, indent=2, default=str).encode() + b"\n"
-    write(os.path.join(directory, name), data)
-
-
-def _info(options: Options, *, run_id: str, locked: bool) -> dict[str, Any]:
-    """Return the content of ``run.json``.
-
-    Args:
-        options: The validated options.
-        run_id: The run ID.
-        locked: Whether this process holds a lock on ``events.jsonl``.
-    """
-    return {
-        "schema_version": INFO_SCHEMA_VERSION,
-        "started": datetime.now(UTC).isoformat(),
-        "run_id": run_id,
-        "role": options.role,
-        "program": list(options.words),
-        "world_size": options.nproc,
-        "roles": [{"name": part.role, "count": part.count, "program": list(part.words)} for part in options.parts],
-        "engine": options.engine,
-        "node_rank": options.hosts.number,
-        "nnodes": max(options.nnodes, options.hosts.count),
-        "cwd": _cwd(),
-        **recorded_run.identity(locked=locked),
-    }
+    write(os.path.join(directory, name), json.dumps(whole, indent=2, default=str).encode() + b"\n")
 
 
 def _cwd() -> str | None:
@@ -367,61 +351,3 @@ def _family(
 
 def _escaped(label: str) -> str:
     return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-# The files that a run writes at its end: ``result.json``, and the file of ``--metrics``
-
-
-def keep_result(
-    options: Options,
-    story: Story,
-    *,
-    run_id: str,
-    exit_code: int,
-    result: RunProcsResult | None,
-    error: str | None,
-    report: list[str],
-    restarts: int,
-    duration_s: float,
-) -> Iterator[str]:
-    """Write both files; yield a complaint about each that cannot be written.
-
-    Args:
-        options: The validated options.
-        story: Further facts: the run directory, and the number of restarts.
-        run_id: The run ID.
-        exit_code: Exit code of `run`.
-        result: The result of the gang; None if there is none.
-        error: Why there is no result.
-        report: The lines of the report on the failure; empty after a success.
-        restarts: Number of restarts, of all ranks or of single ranks.
-        duration_s: Seconds from the start of `run`.
-    """
-    if options.metrics is not None:
-        try:
-            write_metrics(
-                options.metrics,
-                result,
-                run_id=run_id,
-                exit_code=exit_code,
-                restarts=story.restarts,
-                duration_s=duration_s,
-            )
-        except OSError as e:
-            yield f"no metrics: {complaint(e)}"
-    if story.directory is None:
-        return
-    try:
-        write_result(
-            story.directory,
-            options,
-            run_id=run_id,
-            exit_code=exit_code,
-            attempts=story.restarts + 1,
-            restarts=restarts,
-            result=result,
-            error=error,
-            report=report,
-        )
-    except OSError as e:
-        yield f"no result.json: {complaint(e)}"
