@@ -10,8 +10,8 @@ import stat
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from supervise._exits import ending
 from supervise._files import is_own, open_folder, open_to_append
+from supervise._printable import ending
 from supervise._record import as_dict
 from supervise._story.wording import columns, size
 from supervise._views import recorded_run
