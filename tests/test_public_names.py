@@ -22,7 +22,6 @@ PACKAGE = Path(supervise.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 WORDS = {
-    "_exits",
     "_files",
     "_record",
     "_platform",

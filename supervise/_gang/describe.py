@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from supervise import messages as say
 from supervise._core import steps
 from supervise._core.steps import StartFailed
-from supervise._exits import LOST_CODE, OUT_OF_MEMORY, ending, signal_name
 from supervise._files import last_lines
-from supervise._printable import one_line
+from supervise._printable import LOST_CODE, OUT_OF_MEMORY, ending, one_line, signal_name
 from supervise._record import NamedTuple
 from supervise.errors import SpawnError
 from supervise.events import Event, EventLog, say_at_last

@@ -26,7 +26,6 @@ _FUNCTIONS = ("mmap", "ast", "tokenize", "traceback", "unicodedata", "multiproce
 """Modules for return values, and for what a rank that is forked runs before and after its function."""
 _FORK_SERVER = ("supervise._process.exits.forkserver",)
 _BOUND = ("supervise._logs.trim",)
-_SCREEN = ("supervise._gang.tail_destination",)
 _CONTROL = ("supervise._control.server", "supervise._control.clients", "supervise._gang.stack_requests")
 _STACKS = ("supervise._gang.stack_requests",)
 _HANGS = (*_STACKS, "supervise._core.evidence")
@@ -83,7 +82,6 @@ def _needed(spec: GangSpec) -> Iterator[str]:
     yield from _FUNCTIONS if methods else ()
     yield from _FORK_SERVER if "forkserver" in methods else ()
     yield from _BOUND if spec.log_max_bytes is not None else ()
-    yield from _SCREEN if spec.screen is not None else ()
     yield from _CONTROL if spec.control is not None else ()
     yield from _HANGS if spec.watches else ()
     yield from _HEALTH if spec.checks_health else ()

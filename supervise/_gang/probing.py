@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import socket
 import threading
 import time
 from functools import partial
@@ -10,14 +13,163 @@ from typing import TYPE_CHECKING
 
 from supervise import _threads
 from supervise._core.hangs import LATE_NS
+from supervise._printable import ending, one_line
 from supervise._probes import parse
-from supervise._process.probes import Try
+from supervise._process.files import anonymous_file
+from supervise._process.launch.program import LaunchSpec, Streams, UnreapedError, run_program
+from supervise._process.lifeline import Lifeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from supervise._gang.attempt import Attempt
+    from supervise._probes import Probe
     from supervise._runtime.loop import Loop, Timer
+
+
+_WORDS_CHARS, _LAST_BYTES = 200, 4096
+_OF_THE_RANK = ("TORCHELASTIC_ERROR_FILE", "SUPERVISE_RECORD")  # a command that fails records no error of the rank
+
+
+class Try:
+    """One try of a probe. Other threads may cancel it."""
+
+    def __init__(
+        self, probe: Probe, cwd: str, variables: Mapping[str, str], logs: dict[str, int], timeout_s: float
+    ) -> None:
+        """Prepare.
+
+        Args:
+            probe: The probe.
+            cwd: The working directory of the rank; "" for that of this process.
+            variables: The environment of the rank.
+            logs: The path of each log of the rank to the number of bytes that were searched. A try changes it.
+            timeout_s: Seconds after which the caller cancels the try. A connection gives up a second later.
+        """
+        self._probe, self._cwd, self._variables, self._logs = probe, cwd, variables, logs
+        self._timeout_s = timeout_s + 1.0
+        self._socket: socket.socket | None = None
+        self._line: Lifeline | None = None
+        self._canceled = False
+        self.excused = False  # whether it has failed for a reason that is in this process, so that the rank may be well
+
+    def run(self) -> str:
+        """Try; return "" if the probe succeeds, else the reason. Blocks."""
+        try:
+            return str(getattr(self, f"_{self._probe.kind}")())
+        except OSError as error:
+            self.excused = self.excused or error.errno in (errno.EMFILE, errno.ENFILE)
+            why = error.strerror or str(error)
+            return f"{why[:1].lower()}{why[1:]}"
+        except Exception as error:  # such as an HTTPException
+            return one_line(f"{type(error).__name__}: {error}")[:_WORDS_CHARS]
+        finally:
+            self.cancel()
+            if self._socket is not None:
+                self._socket.close()
+
+    def cancel(self) -> None:
+        """End the try soon, and kill the process of a command. Idempotent."""
+        self._canceled = True
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # not by a close: a child that was forked meanwhile may hold a copy
+                self._socket.shutdown(socket.SHUT_RDWR)
+        if self._line is not None:
+            self._line.cut()
+
+    def _path(self) -> str:
+        return os.path.join(self._cwd, self._probe.target)
+
+    def _tcp(self) -> str:
+        self._socket = end = socket.create_connection(self._probe.target, self._timeout_s)
+        # Without a server, the kernel may choose the same port for this end, which is then connected to itself
+        return "" if end.getsockname() != end.getpeername() else "connection refused"
+
+    def _unix(self) -> str:
+        target = self._probe.target
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(self._timeout_s)
+        self._socket.connect(f"\0{target[1:]}" if target.startswith("@") else self._path())
+        return ""
+
+    def _http(self) -> str:
+        import http.client  # loaded before the start of the gang
+
+        url = self._probe.target
+        connection = http.client.HTTPConnection(url.hostname, url.port, timeout=self._timeout_s)
+        if self._probe.kind == "https":
+            import ssl
+
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # few are made for a local address
+            kind = http.client.HTTPSConnection
+            connection = kind(url.hostname, url.port, timeout=self._timeout_s, context=context)
+        connection.connect()
+        self._socket = connection.sock
+        query = f"?{url.query}" if url.query else ""
+        connection.request("GET", f"{url.path or '/'}{query}", headers={"User-Agent": "supervise"})
+        status = connection.getresponse().status
+        return "" if 200 <= status < 400 else f"HTTP status {status}"
+
+    _https = _http
+
+    def _file(self) -> str:
+        os.stat(self._path())
+        return ""
+
+    def _log(self) -> str:
+        logs = self._logs
+        for path in logs:
+            with open(path, "rb") as file:
+                file.seek(logs[path] if logs[path] <= os.fstat(file.fileno()).st_size else 0)
+                for line in file:
+                    if line.endswith(b"\n"):
+                        logs[path] = file.tell()
+                        if self._probe.target.search(line.decode(errors="replace").rstrip("\r\n")):
+                            return ""
+        return "no line matches"
+
+    def _exec(self) -> str:
+        with contextlib.ExitStack() as stack:
+            out = anonymous_file("supervise-probe")
+            stack.callback(os.close, out)
+            self._line = line = Lifeline()
+            stack.callback(line.cut)
+            if self._canceled:
+                return "canceled"
+            read_end = line.read_end()
+            stack.callback(os.close, read_end)
+            streams = Streams(*[f"/proc/self/fd/{out}"] * 2)
+            how = LaunchSpec(
+                env={name: value for name, value in self._variables.items() if name not in _OF_THE_RANK},
+                cwd=self._cwd or None,
+                streams=streams,
+                line=line,
+                gate=True,  # so that it does not survive this process, even if that is killed now
+            )
+            try:
+                child = run_program(self._probe.target, how, read_end)
+            except UnreapedError as unreaped:  # it is killed
+                os.waitpid(unreaped.pid, 0)
+                raise unreaped.error from None
+            stack.callback(child.close)
+            stack.callback(line.cut)  # the kernel kills what is left of its process group
+            try:
+                code: int | None = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+            except ChildProcessError:  # other code of this program has reaped it, or the kernel: SIGCHLD is ignored
+                ended = child.reap()
+                code = None if ended is None else ended.code
+            self.excused = code is None
+            begin = max(0, os.fstat(out).st_size - _LAST_BYTES)
+            said = os.pread(out, _LAST_BYTES, begin).decode(errors="replace").strip()
+        if code is None:
+            return "exit status lost: another part of this program reaped the process"
+        how_ended = f"exit code {code}" if code >= 0 else f"killed by {ending(code)}"
+        last = f": {one_line(said.splitlines()[-1])[:_WORDS_CHARS]}" if said else ""
+        return f"{how_ended}{last}" if code else ""
+
+
+# One try of a probe. Each try has a thread, because a lookup of a name, a server or a file system may block
 
 
 _FIRST_S, _GROWTH, _LONGEST_S = 0.1, 1.2, 1.0

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise import messages as say
-from supervise._exits import LOST_CODE
 from supervise._gang import shutdown
 from supervise._gang.asks import GangShell, as_signal, checked_ranks
 from supervise._hosts import decide as steps
@@ -21,6 +20,7 @@ from supervise._hosts.decide import HostsGang, decide
 from supervise._hosts.describe import HostEvents
 from supervise._hosts.link import HostLink
 from supervise._hosts.plan import random_run_id
+from supervise._printable import LOST_CODE
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import check_timeout, with_jitter
 from supervise._settings import conditions

@@ -8,9 +8,8 @@ from itertools import pairwise
 from signal import SIGINT, SIGKILL, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any
 
-from supervise._exits import OUT_OF_MEMORY, ending
 from supervise._files import last_lines, no_room
-from supervise._printable import one_line, printable
+from supervise._printable import OUT_OF_MEMORY, ending, one_line, printable
 from supervise._record import field, record, replace
 from supervise._story.wording import at_step, counted, seconds, shortened, spans
 from supervise.result import LINGERED, lost_with

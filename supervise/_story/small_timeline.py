@@ -6,8 +6,7 @@ from collections import defaultdict
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from supervise._exits import ending
-from supervise._printable import one_line, printable
+from supervise._printable import ending, one_line, printable
 from supervise._record import NamedTuple
 from supervise._story.wording import counted, seconds, shortened
 

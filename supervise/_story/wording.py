@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from supervise._exits import ending
-from supervise._printable import one_line
+from supervise._printable import ending, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence

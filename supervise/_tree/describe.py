@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise import trees
 from supervise._core import tree as ts
-from supervise._exits import ending
-from supervise._printable import one_line
+from supervise._printable import ending, one_line
 from supervise.errors import ChildFailedError, RestartLimitExceeded, SuperviseError, SupervisorCrashed
 from supervise.events import Event, EventLog
 from supervise.recording import text_of, traceback_of

@@ -6,9 +6,8 @@ import os
 from signal import Signals
 from typing import TYPE_CHECKING, Any
 
-from supervise._exits import OUT_OF_MEMORY
 from supervise._files import last_lines
-from supervise._printable import one_line, printable
+from supervise._printable import OUT_OF_MEMORY, one_line, printable
 from supervise._record import NamedTuple
 from supervise._story import failure_report
 from supervise._story.failure_report import Story

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from supervise._torch.subprocess_handler import SubprocessHandler as SubprocessHandler
     from supervise._torch.subprocess_handler import get_subprocess_handler as get_subprocess_handler
     from supervise.destinations import LogsDest
-    from supervise.elastic._logger import logger as logger
     from supervise.errors import SignalException
+    from supervise.events import _logger as logger
     from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std, to_map
     from supervise.logs import validate_full_rank as _validate_full_rank
     from supervise.recording import record as record
@@ -67,7 +67,7 @@ _HOMES = {
     "_validate_full_rank": "logs:validate_full_rank",
     "_wrap": "_torch.redirects",
     "get_std_cm": "_torch.redirects",
-    "logger": "elastic._logger",
+    "logger": "events:_logger",
     "get_subprocess_handler": "_torch.subprocess_handler",
     "record": "recording",
     "redirect_stderr": "_torch.redirects",

@@ -14,10 +14,10 @@ import pykka
 from supervise import messages as say
 from supervise._api import context
 from supervise._core.steps import PeersStopped
-from supervise._exits import LOST_CODE
 from supervise._gang import shutdown
 from supervise._gang.attempt import first_attempt
 from supervise._gang.supervisor import Supervisor
+from supervise._printable import LOST_CODE
 from supervise._process.launch.settings import Plain
 from supervise._runtime import fork_hooks
 from supervise._runtime.future import Reply

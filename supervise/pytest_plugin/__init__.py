@@ -12,8 +12,7 @@ TYPE_CHECKING = False  # without an import of typing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from supervise.pytest_plugin._gather import RankGather
-    from supervise.pytest_plugin._place import Place
+    from supervise.pytest_plugin._gather import Place, RankGather
 
 _MARKER = (
     "ranks(counts, *, timeout_s=None, grace_s=None, start_method='fork'): run the test in every rank of a gang of"
@@ -64,11 +63,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def _here(fixture: str) -> Place:
-    from supervise.pytest_plugin import _place
+    from supervise.pytest_plugin import _gather
 
-    if _place.here is None:
+    if _gather.here is None:
         pytest.fail(f"the fixture {fixture!r} needs a test that is marked with pytest.mark.ranks", pytrace=False)
-    return _place.here
+    return _gather.here
 
 
 @pytest.fixture

@@ -6,12 +6,16 @@ import contextlib
 import os
 import pickle
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from supervise.pytest_plugin._folder import Folder
+
 
 _DEFAULT_S = 30.0
 _SHARE = 0.8
@@ -95,3 +99,20 @@ class RankGather:
 
 def _named(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+# The place of this process in a gang: which rank of which test it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The facts that a rank knows about its gang."""
+
+    rank: int
+    world_size: int
+    shared: Path
+    gather: RankGather
+
+
+here: Place | None = None
+"""The place of this process; None in the host, which is pytest itself."""

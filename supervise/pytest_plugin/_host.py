@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from supervise.pytest_plugin import _coverage, _mark, _place, _rank, _verdict
+from supervise.pytest_plugin import _coverage, _gather, _mark, _rank, _verdict
 from supervise.pytest_plugin._folder import Folder
 from supervise.pytest_plugin._mark import MarkError
 
@@ -243,7 +243,7 @@ class Hooks:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Put the reports of the ranks into the report of the call."""
         report = yield
-        if call.when == "call" and _place.here is None:
+        if call.when == "call" and _gather.here is None:
             story = item.stash.get(_STORY, None)
             if story is not None:
                 del item.stash[_STORY]
@@ -259,7 +259,7 @@ def prepare(item: pytest.Item) -> None:
     Raises:
         UsageError: The mark is not valid.
     """
-    if _place.here is not None:
+    if _gather.here is not None:
         return  # a spawned rank: the test runs here
     try:
         settings = _mark.of_item(item)

@@ -18,7 +18,7 @@ from _pytest._code.code import ExceptionRepr
 from _pytest.capture import CaptureManager, MultiCapture
 from _pytest.runner import CallInfo
 
-from supervise.pytest_plugin import _coverage, _place
+from supervise.pytest_plugin import _coverage, _gather
 from supervise.pytest_plugin._gather import RankGather
 from supervise.pytest_plugin._mark import MarkError
 from supervise.recording import text_of
@@ -200,7 +200,7 @@ class Stopped(BaseException):
 def settle(plan: Plan, rank: int) -> None:
     """Make this process the rank `rank` of the plan."""
     gather = RankGather(plan.folder, rank, plan.world_size, plan.timeout_s)
-    _place.here = _place.Place(rank=rank, world_size=plan.world_size, shared=plan.folder.shared, gather=gather)
+    _gather.here = _gather.Place(rank=rank, world_size=plan.world_size, shared=plan.folder.shared, gather=gather)
     logging.getLogger("supervise").disabled = False  # the host logs nothing about this gang, but a test may log
     if plan.terminal is not None:
         take(plan.terminal)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from _pytest._code.code import ExceptionRepr
 
 from supervise import group_stacks
-from supervise._exits import ending
+from supervise._printable import ending
 from supervise.pytest_plugin._gather import RankGatherError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import pytest
 
 from supervise.cli.commands.stacks import page
 from supervise.cli.run.console import Console
-from supervise.cli.run.control import RunControl
+from supervise.cli.run.run import open_control
 from supervise.cli.run.signal_inbox import SignalInbox
 from tests.cli.command import SUPERVISE, Command, Started, environment
 from tests.patience import PATIENCE_S
@@ -463,10 +463,9 @@ def test_a_run_of_another_user_is_refused_with_a_reason():
 
 def test_a_run_whose_socket_cannot_be_made_says_so_and_goes_on(gang, tmp_path, capfd):
     (tmp_path / "control.sock").write_text("precious")
-    control = RunControl()
-    control.open(str(tmp_path), gang.supervisor, SignalInbox([], restore=True), Console("never"))
+    inbox, console = SignalInbox([], restore=True), Console("never")
+    assert open_control(str(tmp_path), gang.supervisor, inbox, console, engine="local") is None
     assert "no control socket: " in capfd.readouterr().err
-    control.close()
     assert (tmp_path / "control.sock").read_text() == "precious"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from supervise._gang.tail_destination import DestinationError, ScreenDestination
+from supervise._gang.tail import DestinationError, ScreenDestination
 from supervise._logs import sinks
 from supervise._logs.lines import LineStream
 from supervise._logs.reader import LogReader

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from supervise import RankStacks, StackFrame, Stacks, SuperviseError, ThreadStack, group_stacks
 from supervise._process.stacks import gather
-from supervise._process.stacks import py_spy as runs
-from supervise._process.stacks.gather import parsed, with_states
-from supervise._process.stacks.py_spy import PySpy
+from supervise._process.stacks import gather as runs
+from supervise._process.stacks.gather import PySpy, parsed, with_states
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo, faulty
 from tests.processes.test_unreapable import traced

@@ -16,8 +16,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from supervise._control.client import ControlClient, ControlError
-from supervise._exits import ending
-from supervise._printable import one_line
+from supervise._printable import ending, one_line
 from supervise._story.wording import spans
 from supervise._views.recorded_run import SOCKET, RecordedRun, titles_of
 from supervise.cli.commands.runs import NoSuchRunError, RunParser, add_ranks, default_run, find_run

@@ -11,13 +11,17 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from supervise._files import is_own, open_folder, open_to_append
+from supervise._printable import ending
 from supervise._record import as_dict
+from supervise._story.wording import columns, size
 from supervise._views import recorded_run
 from supervise.result import RunProcsResult
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from supervise.cli.options.options import Options
-    from supervise.result import ProcessFailure
+    from supervise.result import ProcessFailure, RankEnd
 
 
 _MOST_LINKS = 40
@@ -147,11 +151,8 @@ class EventFile:
         self._untold = 0
         self._directory = directory
         if directory is not None:
-            self._open(directory)
-
-    def _open(self, directory: str) -> None:
-        self._fd = open_to_append(os.path.join(directory, "events.jsonl"))
-        self.locked = recorded_run.lock(self._fd)
+            self._fd = open_to_append(os.path.join(directory, "events.jsonl"))
+            self.locked = recorded_run.lock(self._fd)
 
     def write_info(self, options: Options, *, run_id: str) -> None:
         """Write ``run.json``: what was started, when and where.
@@ -160,7 +161,21 @@ class EventFile:
             OSError: It cannot be written.
         """
         assert self._directory is not None  # noqa: S101 - the file is open
-        _write(self._directory, "run.json", _info(options, run_id=run_id, locked=self.locked))
+        info = {
+            "schema_version": INFO_SCHEMA_VERSION,
+            "started": datetime.now(UTC).isoformat(),
+            "run_id": run_id,
+            "role": options.role,
+            "program": list(options.words),
+            "world_size": options.nproc,
+            "roles": [{"name": part.role, "count": part.count, "program": list(part.words)} for part in options.parts],
+            "engine": options.engine,
+            "node_rank": options.hosts.number,
+            "nnodes": max(options.nnodes, options.hosts.count),
+            "cwd": _cwd(),
+            **recorded_run.identity(locked=self.locked),
+        }
+        _write(self._directory, "run.json", info)
 
     def write(self, event: dict[str, Any]) -> None:
         """Append an event; count it as lost if the write fails, for instance on a full disk.
@@ -246,32 +261,7 @@ def write_result(
 
 
 def _write(directory: str, name: str, whole: dict[str, Any]) -> None:
-    data = json.dumps(whole, indent=2, default=str).encode() + b"\n"
-    write(os.path.join(directory, name), data)
-
-
-def _info(options: Options, *, run_id: str, locked: bool) -> dict[str, Any]:
-    """Return the content of ``run.json``.
-
-    Args:
-        options: The validated options.
-        run_id: The run ID.
-        locked: Whether this process holds a lock on ``events.jsonl``.
-    """
-    return {
-        "schema_version": INFO_SCHEMA_VERSION,
-        "started": datetime.now(UTC).isoformat(),
-        "run_id": run_id,
-        "role": options.role,
-        "program": list(options.words),
-        "world_size": options.nproc,
-        "roles": [{"name": part.role, "count": part.count, "program": list(part.words)} for part in options.parts],
-        "engine": options.engine,
-        "node_rank": options.hosts.number,
-        "nnodes": max(options.nnodes, options.hosts.count),
-        "cwd": _cwd(),
-        **recorded_run.identity(locked=locked),
-    }
+    write(os.path.join(directory, name), json.dumps(whole, indent=2, default=str).encode() + b"\n")
 
 
 def _cwd() -> str | None:
@@ -289,3 +279,75 @@ def _failure(failure: ProcessFailure) -> dict[str, Any]:
         "error_file": failure.error_file,
         "timestamp_ns": failure.timestamp_ns,
     }
+
+
+# The numbers of a run at its end: a table for people, and a file for Prometheus
+
+
+def table(result: RunProcsResult, titles: Sequence[str] = ()) -> list[str]:
+    """Return a table with a line for each rank: how it ended, its time, CPU time and peak memory.
+
+    Args:
+        result: The result of the gang.
+        titles: Role and role rank of each rank; empty if all have the same role.
+    """
+    rows = [("rank", "role", "pid", "end", "time", "cpu", "memory")]
+    for rank, end in sorted(result.ends.items()):
+        how = "not started" if end.pid is None else ending(end.exitcode, core_dumped=end.core_dumped)
+        cpu = "-" if end.cpu_time_s is None else f"{end.cpu_time_s:.2f} s"
+        role = titles[rank] if titles else ""
+        rows.append((str(rank), role, str(end.pid or "-"), how, f"{_time_s(end):.2f} s", cpu, size(end.max_rss_bytes)))
+    if titles:
+        return columns(rows, right={0, 2, 4, 5, 6})
+    return columns([(row[0], *row[2:]) for row in rows], right={0, 1, 3, 4, 5})
+
+
+def _time_s(end: RankEnd) -> float:
+    return 0.0 if end.pid is None else (end.ended_ns - end.started_ns) / 1e9
+
+
+def write_metrics(
+    path: str, result: RunProcsResult | None, *, run_id: str, exit_code: int, restarts: int, duration_s: float
+) -> None:
+    """Write the numbers in the text format of Prometheus. node_exporter's textfile collector needs a write in one step.
+
+    Args:
+        path: The file, as for `directory.write_output`.
+        result: The result of the gang; None if there is none.
+        run_id: The run ID, a label of each number.
+        exit_code: Exit code of `run`.
+        restarts: Number of restarts of all ranks.
+        duration_s: Seconds from the start of `run`.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    run = f'run_id="{_escaped(run_id)}"'
+    lines = [
+        *_family("run_exit_code", "Exit code of supervise run.", [(run, exit_code)]),
+        *_family("run_restarts_total", "Restarts of all ranks.", [(run, restarts)], "counter"),
+        *_family("run_duration_seconds", "Time from the start to the end of the run.", [(run, round(duration_s, 6))]),
+    ]
+    ends = [(f'{run},local_rank="{rank}"', end) for rank, end in sorted(result.ends.items())] if result else []
+    codes = [(who, end.exitcode) for who, end in ends if end.exitcode is not None]
+    peaks = [(who, end.max_rss_bytes) for who, end in ends if end.max_rss_bytes is not None]
+    cpu = [(who, round(end.cpu_time_s, 6)) for who, end in ends if end.cpu_time_s is not None]
+    lines += _family("rank_exit_code", "Exit code of a rank, -N for signal N.", codes)
+    lines += _family(
+        "rank_duration_seconds", "Time that a rank ran.", [(who, round(_time_s(end), 6)) for who, end in ends]
+    )
+    lines += _family("rank_max_rss_bytes", "Peak memory of a rank.", peaks)
+    lines += _family("rank_cpu_seconds_total", "CPU time of a rank.", cpu, "counter")
+    write_output(path, ("\n".join(lines) + "\n").encode(), mode=0o666)
+
+
+def _family(
+    name: str, text: str, values: list[tuple[str, int]] | list[tuple[str, float]], kind: str = "gauge"
+) -> list[str]:
+    name = f"supervise_{name}"
+    head = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+    return head + [f"{name}{{{labels}}} {value}" for labels, value in values] if values else []
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -14,20 +14,20 @@ import pykka
 
 from supervise import messages as say
 from supervise._control.protocol import StopAsked
+from supervise._control.server import ControlServer
 from supervise._gang.rank_variables import Master
 from supervise._second_signal import means_now
 from supervise._story.wording import counted, shortened, spans
+from supervise._views.recorded_run import SOCKET
 from supervise.cli.options.options import title
 from supervise.cli.run import program, ranks, reaping
 from supervise.cli.run.console import Console, as_json, as_text, library_log
-from supervise.cli.run.control import RunControl
-from supervise.cli.run.directory import EventFile
+from supervise.cli.run.directory import EventFile, table, write_metrics, write_result
 from supervise.cli.run.job_control import JobControl
 from supervise.cli.run.progress import OF_INTEREST, Progress, has_no_reader
 from supervise.cli.run.rank_stdin import RankStdin, reads_terminal
 from supervise.cli.run.sampling import Sampling
 from supervise.cli.run.signal_inbox import Received, SignalInbox
-from supervise.cli.run.summary import keep_result
 from supervise.cli.streams import complaint, is_of_a_file, refusal
 from supervise.errors import SuperviseError
 
@@ -42,6 +42,9 @@ _PASSED_ON = (SIGUSR1, SIGUSR2)
 _INTERNAL = 1
 _LEAVE_S = 10.0
 _STATUS_S = 1.0
+_CONTROL_END_S = 2.0
+_NOT_ON_RAY = frozenset({"restart", "reload", "terminate", "stacks"})
+"""Requests to the control socket that a gang on Ray does not accept."""
 _STARTED = "supervise.gang.started"
 
 
@@ -88,7 +91,7 @@ class _Run:
         self._reaps = reaping.is_needed()
         self._inherited = reaping.inherited() if self._reaps else set()
         self._events = EventFile(None)
-        self._control = RunControl()
+        self._control: ControlServer | None = None
         self._sampling = Sampling()
         self._run_id = options.run_id or f"{title(options)}-{os.urandom(4).hex()}"
         self._gang: pykka.ActorRef[Supervisor]
@@ -137,7 +140,7 @@ class _Run:
         start = settings.start_on_ray if options.engine == "ray" else settings.start_locally
         self._master = ranks.choose_master(options.hosts)
         prefixes = {rank: self._prefix(rank) for rank in range(options.nproc)}
-        envs = self._environments()
+        envs = ranks.environments(options, run_id=self._run_id, master=self._master)
         self._console.add_variables(envs, {rank: prefixes[rank] for rank in prefixes if options.shows(rank)})
         self._gang, directory = start(
             options,
@@ -156,11 +159,8 @@ class _Run:
             self._events.write_info(options, run_id=self._run_id)
         except OSError as error:
             self._console.error(f"no events.jsonl: {complaint(error)}")
-        self._control.open(directory, self._gang, self._inbox, self._console, engine=options.engine)
+        self._control = open_control(directory, self._gang, self._inbox, self._console, engine=options.engine)
         self._sampling.open(directory, options, self._ask)
-
-    def _environments(self) -> dict[int, dict[str, str]]:
-        return ranks.environments(self._options, run_id=self._run_id, master=self._master)
 
     def _prefix(self, rank: int) -> str:
         options = self._options
@@ -235,7 +235,9 @@ class _Run:
     def _leave(self) -> None:
         with suppress(Exception):  # the gang has ended; if its actor does not stop in time, the exit handler ends it
             self._gang.stop(timeout=_LEAVE_S)
-        self._control.close()
+        if self._control is not None:
+            self._control.close()
+            self._control.join(_CONTROL_END_S)  # clients read their last answers
         self._sampling.close()
         self._events.close()
         self._master.release()
@@ -347,16 +349,14 @@ class _Run:
         painted: list[str] = []
         if failed:
             from supervise._story import failure_report
-            from supervise.cli.run import advice
+            from supervise.cli.run import failure_screen
 
-            self._story.advice = advice.about(result, self._options)
+            self._story.advice = failure_screen.about(result, self._options)
             plain = failure_report.lines(result, self._story)
             painted = failure_report.lines(result, self._story, self._console.paint)
         self._keep_result(code, result, error, plain)
         if self._options.summary and not self._options.json_log:
-            from supervise.cli.run import summary
-
-            self._console.show(summary.table(result, self._story.titles))
+            self._console.show(table(result, self._story.titles))
         if not failed and self._progress.restarts:
             self._console.note(f"succeeded after {counted(self._progress.restarts, 'restart')}")
         if not failed and not self._console.terminal and self._story.directory is not None:
@@ -373,18 +373,52 @@ class _Run:
         return code
 
     def _keep_result(self, code: int, result: RunProcsResult | None, error: str | None, report: list[str]) -> None:
-        for text in keep_result(
-            self._options,
-            self._story,
-            run_id=self._run_id,
-            exit_code=code,
-            result=result,
-            error=error,
-            report=report,
-            restarts=self._progress.restarts,
-            duration_s=time.monotonic() - self._begun_s,
-        ):
-            self._console.error(text)
+        options, story, path = self._options, self._story, self._options.metrics
+        try:
+            if path is not None:
+                duration_s = time.monotonic() - self._begun_s
+                write_metrics(
+                    path,
+                    result,
+                    run_id=self._run_id,
+                    exit_code=code,
+                    restarts=story.restarts,
+                    duration_s=duration_s,
+                )
+        except OSError as e:
+            self._console.error(f"no metrics: {complaint(e)}")
+        try:
+            if story.directory is not None:
+                write_result(
+                    story.directory,
+                    options,
+                    run_id=self._run_id,
+                    exit_code=code,
+                    attempts=story.restarts + 1,
+                    restarts=self._progress.restarts,
+                    result=result,
+                    error=error,
+                    report=report,
+                )
+        except OSError as e:
+            self._console.error(f"no result.json: {complaint(e)}")
         if self._events.error is not None:
             lost = f"{self._events.lost} events are missing in events.jsonl"
             self._console.error(f"{lost}: {complaint(self._events.error)}")
+
+
+def open_control(
+    directory: str, gang: pykka.ActorRef[Any], inbox: SignalInbox, console: Console, *, engine: str
+) -> ControlServer | None:
+    """Start the server of the control socket in a run directory.
+
+    If that fails, show the error and return None; the run continues without a server.
+    """
+    without = _NOT_ON_RAY if engine == "ray" else frozenset[str]()
+    server = ControlServer(os.path.join(directory, SOCKET), gang, name="run", on_stop=inbox.put, without=without)
+    try:
+        server.start()
+    except OSError as error:
+        console.error(f"no control socket: {complaint(error)}")
+        return None
+    return server
