@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _operator
 import _socket
+import atexit
 import os
 
 __all__ = ["notify"]
@@ -16,6 +17,10 @@ _PATIENCE_S = 1.0
 _MOST_BYTES = 3072
 """Limit on a status. The whole datagram then stays below 4096 bytes. Systemd, too, drops a larger datagram."""
 _TOO_LARGE = 10**18
+_STEP, _STATUS = b"X_SUPERVISE_STEP", b"STATUS"
+_unsent: dict[bytes, bytes] = {}
+"""Name to value of the newest step and status for which the host's queue had no room."""
+os.register_at_fork(after_in_child=_unsent.clear)
 
 
 def notify(
@@ -29,8 +34,10 @@ def notify(
 
     The function sends one datagram to the socket that the environment variable ``NOTIFY_SOCKET`` names. It may be
     called from every thread and every descendant of the rank, and keeps no descriptor. If the host's
-    queue is full, a call with `ready` or `stopping` waits for room for at most 1 s; every other call drops its datagram
-    at once. Errors of the operating system, such as a host that is gone, are ignored.
+    queue is full, a call with `ready` or `stopping` waits for room for at most 1 s; every other call returns at once.
+    What was not sent is lost, but for the newest step and status, which the next call sends, or the exit of the
+    process, which waits for room in the same way. Errors of the operating system, such as a host that is gone, are
+    ignored.
 
     Args:
         ready: The rank is ready for work.
@@ -44,8 +51,14 @@ def notify(
         ValueError: `step` is out of range, even if no host listens.
     """
     message = _message(ready, status, step, heartbeat, stopping)
+    if message:
+        _send({**_unsent, **message}, _PATIENCE_S if ready or stopping else 0.0)
+
+
+def _send(message: dict[bytes, bytes], patience_s: float) -> None:
+    """Send a message; if the queue is full, keep its step and its status for the next one."""
     address = os.environ.get("NOTIFY_SOCKET", "")
-    if not message or not address.startswith(("@", "/")):
+    if not address.startswith(("@", "/")):
         return
     name = os.fsencode(address)
     if name.startswith(b"@"):
@@ -53,37 +66,49 @@ def notify(
     try:
         sender = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)  # close-on-exec
         try:
-            sender.settimeout(_PATIENCE_S if ready or stopping else 0.0)
+            sender.settimeout(patience_s)
             sender.connect(name)  # without it, poll reports room although the host's queue is full
-            sender.send(message, _socket.MSG_NOSIGNAL)
+            sender.send(b"\n".join([b"%s=%s" % item for item in message.items()]), _socket.MSG_NOSIGNAL)
         finally:
             sender.close()
-    except OSError:  # the host is gone, in another network namespace, or has no room; or no descriptor is left
+    except (BlockingIOError, TimeoutError):
+        atexit.unregister(send_unsent)
+        atexit.register(send_unsent)
+        _unsent.update({key: message[key] for key in (_STEP, _STATUS) if key in message})
+    except OSError:  # the host is gone or in another network namespace; or no descriptor is left
         return
+    else:
+        _unsent.clear()
 
 
-def _message(ready: bool, status: str | None, step: int | None, heartbeat: bool, stopping: bool) -> bytes:
-    parts = []
-    for name, flag, assignment in (
-        ("heartbeat", heartbeat, b"WATCHDOG=1"),
-        ("ready", ready, b"READY=1"),
-        ("stopping", stopping, b"STOPPING=1"),
+def send_unsent() -> None:
+    """Send the step and the status that are left at the end of a process."""
+    if _unsent:
+        _send(dict(_unsent), _PATIENCE_S)
+
+
+def _message(ready: bool, status: str | None, step: int | None, heartbeat: bool, stopping: bool) -> dict[bytes, bytes]:
+    message = {}
+    for name, flag, key in (
+        ("heartbeat", heartbeat, b"WATCHDOG"),
+        ("ready", ready, b"READY"),
+        ("stopping", stopping, b"STOPPING"),
     ):
         if not isinstance(flag, bool):
             msg = f"{name} must be a bool, not {flag!r}"
             raise TypeError(msg)
         if flag:
-            parts.append(assignment)
+            message[key] = b"1"
     if step is not None:
-        parts.append(b"X_SUPERVISE_STEP=%d" % _checked(step))
+        message[_STEP] = b"%d" % _checked(step)
     if status is not None:
         if not isinstance(status, str):
             msg = f"status must be a str, not {status!r}"
             raise TypeError(msg)
         line = "".join([char if char >= " " and char != "\x7f" else " " for char in status[:_MOST_BYTES]])
         cut = line.encode("utf-8", "replace")[:_MOST_BYTES]
-        parts.append(b"STATUS=" + cut.decode("utf-8", "ignore").encode())
-    return b"\n".join(parts)
+        message[_STATUS] = cut.decode("utf-8", "ignore").encode()
+    return message
 
 
 def _checked(step: int) -> int:

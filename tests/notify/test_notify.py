@@ -93,6 +93,39 @@ def test_a_full_queue_drops_a_heartbeat_at_once(host):
     host.setblocking(False)
     with pytest.raises(BlockingIOError):
         said(host)
+    supervise.notify(heartbeat=True, status="on")
+    assert assignments(said(host)) == {"X_SUPERVISE_STEP": "3", "WATCHDOG": "1", "STATUS": "on"}
+    supervise.notify(heartbeat=True)
+    assert said(host) == b"WATCHDOG=1", "the step is sent once"
+
+
+def test_the_exit_sends_the_newest_step_and_status(host):
+    """The queue is full when the program reports them. Its forked child does not send them."""
+    number = fill(host)
+    source = """
+import os
+from supervise import notify, notifying
+notifying._PATIENCE_S = 900.0
+notify(step=1, status="begun", heartbeat=True)
+notify(step=2)
+pid = os.fork()
+print("full", flush=True)
+if pid == 0:
+    raise SystemExit
+raise LookupError("no luck")
+"""
+    environ = {**os.environ, "PYTHONPATH": ROOT}
+    with subprocess.Popen([sys.executable, "-c", source], env=environ, stdout=-1, stderr=-1, text=True) as sender:
+        try:
+            assert sender.stdout.readline() == "full\n"
+            assert {said(host) for _ in range(number)} == {b"WATCHDOG=1"}
+            assert assignments(said(host)) == {"X_SUPERVISE_STEP": "2", "STATUS": "begun"}
+            assert "no luck" in sender.communicate(timeout=PATIENCE_S)[1]
+        finally:
+            sender.kill()
+    host.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        said(host)
 
 
 @pytest.mark.parametrize("what", ["ready", "stopping"])
@@ -188,4 +221,5 @@ def test_it_needs_only_built_in_modules():
         check=True,
         env={**os.environ, "PYTHONPATH": ROOT},
     )
-    assert set(done.stdout.split()) <= {"_operator", "_socket", "supervise", "supervise.notifying", "__future__"}
+    found = {*done.stdout.split()} - {"_operator", "_socket", "atexit", "supervise", "supervise.notifying"}
+    assert found <= {"__future__"}

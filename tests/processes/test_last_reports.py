@@ -18,6 +18,23 @@ for step in range(1195, 1201):
     notify(step=step, status=f"epoch {{step // 400}}")
 os._exit(3)
 """
+FLOODS = f"""
+sys.path.insert(0, {ROOT!r})
+from supervise import notify, notifying
+notifying._PATIENCE_S = 900.0
+for step in range(1201):
+    notify(step=step, status=f"epoch {{step // 400}}")
+raise LookupError("no luck")
+"""
+
+
+@each_kind
+def test_n17_steps_that_the_queue_has_no_room_for_do_not_displace_the_last_one(tmp_path, kind):
+    """The rank sends far more than the queue holds, and fails at once."""
+    with faulty(tmp_path, kind, [FLOODS], watchdog=Watchdog(heartbeat_timeout_s=60.0)) as gang:
+        result = gang.wait()
+    assert result.root_cause == 0
+    assert (result.ends[0].step, result.ends[0].status) == (1200, "epoch 3")
 
 
 @each_kind

@@ -70,7 +70,11 @@ def call(settings: Settings) -> None:
     Raises:
         SystemExit: The exit code is not 0.
     """
-    (_call if settings.plain is None else _call_plainly)(settings)
+    try:
+        (_call if settings.plain is None else _call_plainly)(settings)
+    finally:
+        if (notifying := sys.modules.get("supervise.notifying")) is not None:  # a fork may call no exit functions
+            notifying.send_unsent()
 
 
 def _call(settings: Settings) -> None:
