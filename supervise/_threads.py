@@ -44,6 +44,11 @@ def no_process(what: str) -> Iterator[None]:
         raise OSError(errno.EAGAIN, f"no process for {what}: {error.strerror}; {_LIMITS}") from error
 
 
+def refused(number: int, reason: str) -> str:
+    """Return why the kernel refused a launch; after EAGAIN with the limit that may be reached."""
+    return f"{reason}; {_LIMITS}" if number == errno.EAGAIN and _LIMITS not in reason else reason
+
+
 def none_left(what: str, error: RuntimeError) -> OSError:
     """Return the `OSError` to raise instead of the bare `RuntimeError` of a failed thread start."""
     return OSError(errno.EAGAIN, f"no thread for {what}: {error}; {platform.refused_thread() or _LIMITS}")

@@ -13,6 +13,7 @@ from supervise._core.steps import StartFailed
 from supervise._files import last_lines
 from supervise._printable import LOST_CODE, OUT_OF_MEMORY, ending, one_line, signal_name
 from supervise._record import NamedTuple
+from supervise._threads import refused
 from supervise.errors import SpawnError
 from supervise.events import Event, EventLog, say_at_last
 from supervise.messages import Bare
@@ -532,9 +533,8 @@ def start_error(
         return _not_ready_error(gang, failure, notes(failure.local_rank), spec)
     error, rank = failure.error, failure.local_rank
     if isinstance(error, OSError) and error.errno is not None:
-        raised: Exception = OSError(
-            error.errno, f"{spec.title(rank)} could not be started: {error.strerror}", error.filename
-        )
+        reason = refused(error.errno, error.strerror or "")
+        raised: Exception = OSError(error.errno, f"{spec.title(rank)} could not be started: {reason}", error.filename)
     else:
         raised = SpawnError(f"{spec.role_of_error(rank)}{type(error).__name__}: {text_of(error)}", local_rank=rank)
     raised.__cause__ = error

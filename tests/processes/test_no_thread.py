@@ -1,6 +1,7 @@
 """Row K9: no thread is to be had. Each start and restart that wants one fails by name, and all else goes on."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -251,6 +252,7 @@ def test_k9_whatever_the_limit_of_processes_each_failure_has_a_name(kind):
             done = run_as_another_user(folder, UNDER_A_LIMIT, kind, str(limit), folder)
             assert done.returncode == 0, (limit, done.stderr)
             refused += "refused" in done.stderr
+            assert ("temporarily unavailable" in done.stderr) <= ("ulimit -u" in done.stderr), done.stderr
         assert 0 < refused < 15
 
 
@@ -290,3 +292,25 @@ def test_k9_a_process_of_multiprocessing_that_cannot_be_had_is_named(kind, call,
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"BlockingIOError [Errno 11] no process for {what}: "), done.stdout
     assert "ulimit -u" in done.stdout
+
+
+COMMAND_UNDER_A_LIMIT = """
+import os, resource, sys
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+words = ["run", "--log-dir", sys.argv[2], "-n", "4", "sh", "-c", "exit 3"]
+os.execv(sys.executable, [sys.executable, "-m", "supervise", *words])
+"""
+
+
+def test_k9_a_program_that_a_limit_refuses_is_named_with_the_limit():
+    """The least limit with which all threads of supervise can be had, and not all ranks."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o777)
+        for limit in range(3, 30):
+            done = run_as_another_user(folder, COMMAND_UNDER_A_LIMIT, str(limit), folder)
+            assert done.returncode
+            if "cannot start rank" in done.stderr:
+                break
+    line = r"supervise: cannot start rank \d: sh: Resource temporarily unavailable; a limit .* \(ulimit -u, .*\)"
+    assert re.fullmatch(line, done.stderr.splitlines()[0])
