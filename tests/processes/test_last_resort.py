@@ -47,10 +47,11 @@ def output_of(tmp_path: Path, *lines: str, **more: object) -> str:
     [
         ((FAIL,), "rank 1 (pid {pid}): ValueError: the 7th shard is empty; see {logs}/1/stderr.log"),
         ((SHELL,), "rank 0 (pid {pid}): exit code 3; see {logs}/0/stderr.log"),
+        (("run('sh', {0: ('-c', 'echo no; exit 3')})",), "rank 0 (pid {pid}): exit code 3; see {logs}/0/stdout.log"),
         (("run('sh', {0: ('-c', 'kill -9 $$')})",), "rank 0 (pid {pid}): SIGKILL; see {logs}/0/stderr.log"),
         (("run(os._exit, {0: (0,)})",), "rank 0 (pid {pid}): exit code 0: exited with code 0 without a return value"),
     ],
-    ids=["raised", "exit code", "signal", "no value"],
+    ids=["raised", "exit code", "only stdout", "signal", "no value"],
 )
 def test_a_failed_gang_is_one_line_where_nobody_asks(tmp_path: Path, lines: tuple[str, ...], told: str):
     """It names rank, cause and log, and holds nothing that a terminal obeys."""
