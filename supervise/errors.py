@@ -105,6 +105,7 @@ class SpawnError(SuperviseError):
         local_rank: The rank because of which the start failed; after a close, the first that was not ready.
         exitcode: Its exit code, negative for a signal, if it ran and ended before it was ready; else None.
         what: What the rank did, such as ``hung before all ranks were ready``; shown after the rank.
+        role: Its role and role rank, such as ``trainer 1``; "" in a gang without roles.
     """
 
     local_rank: int
@@ -113,12 +114,17 @@ class SpawnError(SuperviseError):
     """Its exit code, negative for a signal, if it ran and ended before it was ready; else None."""
     what: str
     """What the rank did."""
+    role: str
+    """Its role and role rank, such as ``trainer 1``; "" in a gang without roles."""
 
-    def __init__(self, msg: str, *, local_rank: int, exitcode: int | None = None, what: str = "did not start") -> None:
-        super().__init__(f"rank {local_rank} {what}: {msg}")
+    def __init__(
+        self, msg: str, *, local_rank: int, exitcode: int | None = None, what: str = "did not start", role: str = ""
+    ) -> None:
+        super().__init__(f"rank {local_rank}{role and f' ({role})'} {what}: {msg}")
         self.local_rank = local_rank
         self.exitcode = exitcode
         self.what = what
+        self.role = role
 
 
 class UnkillableError(SuperviseError):

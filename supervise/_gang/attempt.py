@@ -519,7 +519,7 @@ def _launcher(
     contained = attempt.contained[part.containment]
     if {dest.stdouts[rank], dest.stderrs[rank]} <= {"", os.devnull} and any(text[:4] == "log:" for text in part.ready):
         raise SpecError(
-            f"{spec.role_of_error(rank)}rank {rank}: ready has a probe of its log, and its output is not written to a"
+            f"{spec.title(rank)}: ready has a probe of its log, and its output is not written to a"
             " file; redirect it or tee it"
         )
     binary = part.kind == "binary"

@@ -544,7 +544,8 @@ def start_error(
         reason = refused(error.errno, error.strerror or "")
         raised: Exception = OSError(error.errno, f"{spec.title(rank)} could not be started: {reason}", error.filename)
     else:
-        raised = SpawnError(f"{spec.role_of_error(rank)}{type(error).__name__}: {text_of(error)}", local_rank=rank)
+        text = f"{type(error).__name__}: {text_of(error)}"
+        raised = SpawnError(text, local_rank=rank, role=spec.role_title(rank))
     raised.__cause__ = error
     return raised
 
@@ -558,8 +559,8 @@ def _not_ready_error(gang: Gang, failure: StartFailed, notes: RankNotes | None, 
         why, what = why.removeprefix(_HUNG), "hung before all ranks were ready"
     if notes is not None and notes.status:
         why = f"{why}; its last status: {notes.status}"
-    why = f"{spec.role_of_error(failure.local_rank)}{why}"
-    return SpawnError(why, local_rank=failure.local_rank, exitcode=code, what=what)
+    role = spec.role_title(failure.local_rank)
+    return SpawnError(why, local_rank=failure.local_rank, exitcode=code, what=what, role=role)
 
 
 def _code(end: WorkerExited) -> str:

@@ -786,7 +786,9 @@ class GangRunner:
         message = say.GangFinished(result=replies.result, error=replies.error)
         self.events.finish(message)
         why = "exceeded its timeout" if self.gang.stop.reason == "timeout" else "was closed"
-        replies.publish(SpawnError(f"the gang {why} before every rank ran", local_rank=self.gang.first_unready))
+        rank = self.gang.first_unready
+        role = self.attempt.spec.role_title(rank)
+        replies.publish(SpawnError(f"the gang {why} before every rank ran", local_rank=rank, role=role))
         self.subscribers.finish(message)
         if self.attempt.spec.plain is not None:
             self._owner.stop(block=False)  # the stop also ends the processes that the ranks have left in their groups

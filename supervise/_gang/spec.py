@@ -283,10 +283,10 @@ class GangSpec:
 
     def title(self, local_rank: int) -> str:
         """Return ``rank 3``. In a gang with roles, return ``rank 3 (trainer 1)``, with the role and the role rank."""
-        part = self.of(local_rank)
-        return f"rank {local_rank} ({part.name} {part.role_rank(local_rank)})" if part.name else f"rank {local_rank}"
+        role = self.role_title(local_rank)
+        return f"rank {local_rank}{role and f' ({role})'}"
 
-    def role_of_error(self, local_rank: int) -> str:
-        """Return the role and the role rank as the beginning of an error, such as ``trainer 1: ``; "" without roles."""
+    def role_title(self, local_rank: int) -> str:
+        """Return the role and the role rank, such as ``trainer 1``; "" without roles."""
         part = self.of(local_rank)
-        return f"{part.name} {part.role_rank(local_rank)}: " if part.name else ""
+        return f"{part.name} {part.role_rank(local_rank)}" if part.name else ""

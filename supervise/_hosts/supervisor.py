@@ -108,7 +108,8 @@ def start_error(error: BaseException, where: str, first: int) -> BaseException:
     if isinstance(error, SpawnError):
         why = str(error).partition(f" {error.what}: ")[2]
         text = f"{why} (local rank {error.local_rank} of {where})"
-        found = SpawnError(text, local_rank=first + error.local_rank, exitcode=error.exitcode, what=error.what)
+        rank = first + error.local_rank
+        found = SpawnError(text, local_rank=rank, exitcode=error.exitcode, what=error.what, role=error.role)
     elif isinstance(error, SpecError):
         found = SpecError(f"{where}: {error}")
     elif isinstance(error, OSError) and error.errno is not None:

@@ -194,6 +194,16 @@ def test_a_start_that_fails_names_its_role(supervise: Command):
     assert done.stderr.startswith("supervise: cannot start rank 1 (web 0): nope is not in PATH")
 
 
+def test_a_rank_that_is_not_ready_in_time_has_its_role(supervise: Command):
+    """After its process was started."""
+    path = supervise.tmp_path / "gang.toml"
+    path.write_text('[roles.db]\ncommand = "sleep 1000"\nready = "file:up"\nready-timeout = "200ms"\n')
+    done = supervise.run("--file", "gang.toml")
+    assert done.stderr.startswith(
+        "supervise: cannot start rank 0 (db 0): was not ready within 0.2 s: file:up was tried"
+    )
+
+
 def test_a_restart_names_its_role(supervise: Command):
     """At once on stderr, and later in the files."""
     fails = 'echo of $ROLE_RANK; [ "$TORCHELASTIC_RESTART_COUNT$ROLE_RANK" != 01 ] || exit 3'

@@ -325,7 +325,7 @@ def test_n13_a_gang_that_restarts_runs_the_one_shot_again_before_the_others(tmp_
 def test_n13_the_failure_of_a_one_shot_fails_the_start(tmp_path):
     """The error has its exit code; no other role has started."""
     with launched(tmp_path, None, {0: (), 1: ()}, roles=one_shot(tmp_path, "os._exit(7)")) as gang:
-        with pytest.raises(SpawnError, match="migrate 0: exit code 7") as caught:
+        with pytest.raises(SpawnError, match=r"^rank 0 \(migrate 0\) ended before it was ready: exit code 7") as caught:
             gang.start()
         assert caught.value.exitcode == 7
         assert list(gang.pids) == [0]

@@ -452,7 +452,7 @@ ready = "notify"
         check=False,
     )
     assert run.returncode == 1, run.stderr
-    assert "supervise: cannot start: rank 0 hung before all ranks were ready: store 0: no output for " in run.stderr
+    assert "supervise: cannot start: rank 0 (store 0) hung before all ranks were ready: no output for " in run.stderr
     assert "did not start" not in run.stderr
 
 
