@@ -18,9 +18,8 @@ _MOST_BYTES = 3072
 """Limit on a status. The whole datagram then stays below 4096 bytes. Systemd, too, drops a larger datagram."""
 _TOO_LARGE = 10**18
 _STEP, _STATUS = b"X_SUPERVISE_STEP", b"STATUS"
-_unsent: dict[bytes, bytes] = {}
-"""Name to value of the newest step and status for which the host's queue had no room."""
-os.register_at_fork(after_in_child=_unsent.clear)
+_unsent: dict[tuple[int, bytes], bytes] = {}
+"""Pid and name to value: the newest step and status for which the host's queue had no room. A fork copies them."""
 
 
 def notify(
@@ -52,7 +51,7 @@ def notify(
     """
     message = _message(ready, status, step, heartbeat, stopping)
     if message:
-        _send({**_unsent, **message}, _PATIENCE_S if ready or stopping else 0.0)
+        _send({**_own_unsent(), **message}, _PATIENCE_S if ready or stopping else 0.0)
 
 
 def _send(message: dict[bytes, bytes], patience_s: float) -> None:
@@ -74,7 +73,7 @@ def _send(message: dict[bytes, bytes], patience_s: float) -> None:
     except (BlockingIOError, TimeoutError):
         atexit.unregister(send_unsent)
         atexit.register(send_unsent)
-        _unsent.update({key: message[key] for key in (_STEP, _STATUS) if key in message})
+        _unsent.update({(os.getpid(), name): message[name] for name in (_STEP, _STATUS) if name in message})
     except OSError:  # the host is gone or in another network namespace; or no descriptor is left
         return
     else:
@@ -83,8 +82,12 @@ def _send(message: dict[bytes, bytes], patience_s: float) -> None:
 
 def send_unsent() -> None:
     """Send the step and the status that are left at the end of a process."""
-    if _unsent:
-        _send(dict(_unsent), _PATIENCE_S)
+    if own := _own_unsent():
+        _send(own, _PATIENCE_S)
+
+
+def _own_unsent() -> dict[bytes, bytes]:
+    return {name: value for (pid, name), value in list(_unsent.items()) if pid == os.getpid()}
 
 
 def _message(ready: bool, status: str | None, step: int | None, heartbeat: bool, stopping: bool) -> dict[bytes, bytes]:

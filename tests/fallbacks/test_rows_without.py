@@ -47,11 +47,14 @@ def test_what_is_named_is_off(without):
     """In the process that is told so, all that depends on it and nothing else."""
     names = sorted({name for flags in FLAGS.values() for name in flags})
     program = f"from supervise import _platform as c; print([getattr(c, name) for name in {names}])"
-    said = subprocess.run(
-        [sys.executable, "-c", program], env=_env(without), capture_output=True, text=True, check=True
-    )
-    expected = [FLAGS[without].get(name, getattr(platform, name)) for name in names]
-    assert said.stdout.strip() == str(expected)
+
+    def said(word):
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=_env(word), capture_output=True, text=True, check=True)
+        return dict(zip(names, done.stdout.strip("[]\n").split(", "), strict=True))
+
+    off = {name: str(value) for name, value in FLAGS[without].items()}
+    assert said(without) == {**said(""), **off}
 
 
 @pytest.mark.stress
