@@ -293,9 +293,9 @@ class Gang:
         """Whether the launch of the attempt's ranks has begun, or has failed."""
         self.start_failure: WorkerFailedToStart | StartFailed | None = None
         """The reason why the start has failed."""
-        down = [number for number, rank in enumerate(self.ranks) if self.stays_down(rank)]
-        for rank in self.ranks:
-            if not self.stays_down(rank):  # otherwise the rank keeps its end
+        down = {number: None for number, rank in enumerate(self.ranks) if self.stays_down(rank)}
+        for number, rank in enumerate(self.ranks):
+            if number not in down:  # otherwise the rank keeps its end
                 rank.begin_life(self.attempt)
         self.culprit: int | None = None
         """The rank whose end made the strategy stop the gang.
@@ -309,7 +309,7 @@ class Gang:
         self.queue: list[dict[int, None]] = [{} for _ in range(self.roles)]
         """For each role, its ranks that are to be launched, in order."""
         for number in range(self.nprocs):
-            if not self.stays_down(self.ranks[number]):
+            if number not in down:
                 self.enqueue(number)
         self.starting: set[int] = set()
         """The ranks in this state; `move` maintains it."""
@@ -319,7 +319,7 @@ class Gang:
         """Running ranks that are not ready; `move` maintains it."""
         self.held: set[int] = set()
         """Running ranks whose functions have returned, and that are not released; `move` maintains it."""
-        self.ended: dict[int, None] = dict.fromkeys(down)
+        self.ended: dict[int, None] = down
         """Ranks in the order in which their ends were reported."""
         self.leftovers: set[int] = set()
         """Reaped ranks whose process group is not empty."""
@@ -427,7 +427,7 @@ class Gang:
     @property
     def ends(self) -> tuple[WorkerExited, ...]:
         """The ends of the ranks, in the order in which they were reported."""
-        return tuple(end for rank in self.ended if (end := self.ranks[rank].end) is not None)
+        return tuple([end for rank in self.ended if (end := self.ranks[rank].end) is not None])
 
     @property
     def pids(self) -> dict[int, int]:

@@ -54,7 +54,7 @@ def of_ranks(dest: LogsDest, ranks: Collection[int]) -> LogsDest:
     """Return a `LogsDest` with the paths of only these ranks."""
     own = LogsDest()
     for name in _BY_RANK:
-        getattr(own, name).update((rank, path) for rank, path in getattr(dest, name).items() if rank in ranks)
+        getattr(own, name).update({rank: path for rank, path in getattr(dest, name).items() if rank in ranks})
     return own
 
 
@@ -517,7 +517,11 @@ def _launcher(
     spec, dest = attempt.spec, attempt.dest
     part = spec.of(rank)
     contained = attempt.contained[part.containment]
-    if {dest.stdouts[rank], dest.stderrs[rank]} <= {"", os.devnull} and any(text[:4] == "log:" for text in part.ready):
+    if (
+        part.ready
+        and {dest.stdouts[rank], dest.stderrs[rank]} <= {"", os.devnull}
+        and any(text[:4] == "log:" for text in part.ready)
+    ):
         raise SpecError(
             f"{spec.title(rank)}: ready has a probe of its log, and its output is not written to a"
             " file; redirect it or tee it"

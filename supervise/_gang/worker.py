@@ -231,8 +231,8 @@ class Worker(LoopActor):
         self._process, self._pid = process, process.pid
         self._slots.processes[self._rank] = process
         status = self._launched.status if self._launched is not None else None
-        if process.fileno() >= 0:
-            self._watch(process.fileno(), self._exited)
+        if (fd := process.fileno()) >= 0:
+            self._watch(fd, self._exited)
         elif status is not None:  # the process is already dead, and the fork server has its exit code
             self._watch(status.fileno(), self._exited)
         else:  # the process is already dead, and other code of the host has reaped it
