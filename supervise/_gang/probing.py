@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from supervise._runtime.loop import Loop, Timer
 
 
+# One try of a probe. Each try has a thread, because a lookup of a name, a server or a file system may block
+
+
 _WORDS_CHARS, _LAST_BYTES = 200, 4096
 _OF_THE_RANK = ("TORCHELASTIC_ERROR_FILE", "SUPERVISE_RECORD")  # a command that fails records no error of the rank
 
@@ -169,7 +172,7 @@ class Try:
         return f"{how_ended}{last}" if code else ""
 
 
-# One try of a probe. Each try has a thread, because a lookup of a name, a server or a file system may block
+# The times of the tries, on the gang's loop
 
 
 _FIRST_S, _GROWTH, _LONGEST_S = 0.1, 1.2, 1.0

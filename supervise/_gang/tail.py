@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from supervise._logs.trim import Trimming
 
 
+# The destination of a Tail: one sink for the lines of several files, which are never mixed
+
+
 class DestinationError(Exception):
     """A write to the destination failed. The cause is the error of the write."""
 
@@ -270,9 +273,6 @@ def _is_prompt_of(feed: LogReader, local_rank: int) -> bool:
     r"""Return whether the last output of the rank is a line without newline that is a prompt and not a progress bar."""
     lines = feed.lines
     return feed.local_rank == local_rank and not lines.is_rewritten and feed.size_bytes() == feed.offset
-
-
-# The destination of a Tail: one sink for the lines of several files, which are never mixed
 
 
 # The inbox of a Tail: pykka's inbox with a deadline

@@ -316,14 +316,15 @@ def reply(client: socket.socket, result: dict[str, object]) -> str:
     return str(request["request"])
 
 
-def test_wait_at_a_socket_names_the_role_of_the_root_cause(supervise: Command):
+@pytest.mark.parametrize(("word", "code"), [("wait", 3), ("stop", 0)])
+def test_the_end_at_a_socket_names_the_role_of_the_root_cause(supervise: Command, word: str, code: int):
     """A gang reports its roles only while it lives: nothing listens at the socket when the result arrives."""
     path = str(supervise.tmp_path / "host.sock")
     with socket.socket(socket.AF_UNIX) as server:
         server.settimeout(PATIENCE_S)
         server.bind(path)
         server.listen()
-        command = [*SUPERVISE, "wait", path]
+        command = [*SUPERVISE, word, path]
         waiting = subprocess.Popen(command, env=environment(supervise.tmp_path), stdout=subprocess.PIPE, text=True)
         with waiting, server.accept()[0] as client:
             with server.accept()[0] as other:
@@ -331,9 +332,9 @@ def test_wait_at_a_socket_names_the_role_of_the_root_cause(supervise: Command):
             server.close()
             Path(path).unlink()
             end = {"finished": True, "outcome": "failed", "root_cause": 1, "exit_codes": {"0": -15, "1": 3}}
-            assert reply(client, end) == "wait"
+            assert reply(client, end) == word
             assert waiting.communicate(timeout=PATIENCE_S)[0] == f"{path}: failed, rank 1 (web 0): exit code 3\n"
-    assert waiting.returncode == 3
+    assert waiting.returncode == code
 
 
 @contextmanager

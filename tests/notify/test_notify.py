@@ -115,7 +115,8 @@ if pid == 0:
 raise LookupError("no luck")
 """
     environ = {**os.environ, "PYTHONPATH": ROOT}
-    with subprocess.Popen([sys.executable, "-c", source], env=environ, stdout=-1, stderr=-1, text=True) as sender:
+    command, pipe = [sys.executable, "-c", source], subprocess.PIPE
+    with subprocess.Popen(command, env=environ, stdout=pipe, stderr=pipe, text=True) as sender:
         try:
             assert sender.stdout.readline() == "full\n"
             assert {said(host) for _ in range(number)} == {b"WATCHDOG=1"}

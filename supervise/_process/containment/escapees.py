@@ -48,8 +48,6 @@ def number_of(pid: int, token: str, *, forked: bool, waits: bool = True) -> int 
     The number is read from the marker that the process has inherited. Return None if the process descends from no rank
     of this gang, or if the number is not known.
 
-    Return None if the process descends from no rank of this gang, or if the number is not known.
-
     Args:
         pid: The process.
         token: Token of the gang.

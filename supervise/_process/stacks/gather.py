@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+# Stacks that the program ``py-spy`` reads from the memory of a process
+
+
 _REAP_S = 1.0
 """Limit in seconds on the end of a killed run."""
 _MOST_TEXT = 200
@@ -147,9 +150,6 @@ def _thread(each: dict[str, Any]) -> ThreadStack:
         for frame in each["frames"]
     )
     return ThreadStack(name=str(each["thread_name"] or ""), tid=each["os_thread_id"], frames=frames)
-
-
-# Stacks that the program ``py-spy`` reads from the memory of a process
 
 
 # Names of the system calls in which a process may block. The kernel gives only their numbers
