@@ -2,11 +2,13 @@
 
 import os
 import random
+import subprocess
 import sys
 
 import pytest
 
 from tests.compat import oracle
+from tests.processes.hosts import ROOT
 
 SIZES = {
     "function-fork": 10,
@@ -29,3 +31,22 @@ def test_pytorch_does_the_same_live(torch_python, tmp_path):
     ours = oracle.run(sys.executable, "supervise", ids, tmp_path / "ours.json")
     found = [f"{name} {line}" for name in ids for line in oracle.differences(theirs[name], ours[name])]
     assert not found, f"SUPERVISE_COMPAT_SEED={seed}\n" + "\n".join(found)
+
+
+OF_TENSORS = """
+import sys
+import supervise.multiprocessing as ours
+assert "torch" not in sys.modules
+ours.set_sharing_strategy("file_system")
+import torch.multiprocessing as theirs
+print(theirs.get_sharing_strategy())
+assert ours.get_all_sharing_strategies is theirs.get_all_sharing_strategies
+assert ours.reductions is theirs.reductions
+"""
+
+
+def test_a_sharing_strategy_is_that_of_pytorch(torch_python):
+    """The drop-in for torch.multiprocessing has its names for tensors, and imports it only for them."""
+    command, env = [torch_python, "-c", OF_TENSORS], {**os.environ, "PYTHONPATH": ROOT}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=env)
+    assert (done.returncode, done.stdout) == (0, "file_system\n"), done.stderr
