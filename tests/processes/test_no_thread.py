@@ -303,8 +303,9 @@ os.execv(sys.executable, [sys.executable, "-m", "supervise", *words])
 """
 
 
+@pytest.mark.timeout(300)
 def test_k9_a_program_that_a_limit_refuses_is_named_with_the_limit():
-    """The least limit with which all threads of supervise can be had, and not all ranks."""
+    """The least limit with which all threads of supervise can be had, and not all ranks: some starts of Python."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o777)
         for limit in range(3, 30):
