@@ -313,5 +313,5 @@ def test_k9_a_program_that_a_limit_refuses_is_named_with_the_limit():
             assert done.returncode
             if "cannot start rank" in done.stderr:
                 break
-    line = r"supervise: cannot start rank \d: sh: Resource temporarily unavailable; a limit .* \(ulimit -u, .*\)"
-    assert re.fullmatch(line, done.stderr.splitlines()[0])
+    line = r"^supervise: cannot start rank \d: sh: Resource temporarily unavailable; a limit .* \(ulimit -u, .*\)$"
+    assert re.search(line, done.stderr, re.MULTILINE), done.stderr  # a slow machine may print that it stops ranks
