@@ -234,13 +234,12 @@ class HangWatch:
 
     def _hangs(self, tier: _Tier, hang: Hang) -> None:
         hung = self._hung(tier.name, hang.local_rank, hang.age_ns, hang.waiting)
-        others = hang.rivals if hang.waiting else [*self._mute(tier, hang), *self._left_early(hang)]
+        others = hang.rivals if hang.waiting else self._mute(tier, hang) or self._left_early(hang)
         self._reports.report(hung, partial(self._by_stacks, tier, hang) if others else None)
 
     def _by_stacks(self, tier: _Tier, hang: Hang, found: Mapping[int, RankStacks]) -> Hung:
         """Return the hang with the rank that the stacks name, and with the reason. The stacks may be empty."""
         from supervise._core.evidence import BY_STACK, by_stacks  # lazy: most gangs have no watchdog
-        from supervise.stacks import ranks_as_text
 
         names, now_ns, mute = self._reports.names, time.monotonic_ns(), self._mute(tier, hang)
         stacks = {names[rank]: found[rank] for rank in (hang.local_rank, *hang.waiting, *mute) if rank in found}
@@ -255,11 +254,8 @@ class HangWatch:
         blamed = tier.silence.blame(hang, rank, tier.pulses(), now_ns)
         evidence = suspect.evidence if hang.rivals and blamed.local_rank == rank else ""
         if (early := self._left_early(hang)) and not evidence.startswith(BY_STACK):
-            last = early[-1]
-            who = ranks_as_text(sorted(names[end.local_rank] for end in early))
-            evidence = f"{who} exited {(now_ns - last.ended_ns) / 1e9:.1f} s ago with code {last.exitcode}"
             who = "these ranks wait" if hang.waiting else "this rank waits"
-            evidence += f", while {who}" if suspect.waits else ""
+            evidence = f"{early}, while {who}" if suspect.waits else early
         return self._hung(tier.name, blamed.local_rank, blamed.age_ns, blamed.waiting, evidence=evidence)
 
     def _mute(self, tier: _Tier, hang: Hang) -> list[int]:
@@ -267,11 +263,24 @@ class HangWatch:
         pulses = tier.pulses()
         return [rank for rank in self._watched() if rank not in pulses and self._depend(rank, hang.local_rank)]
 
-    def _left_early(self, hang: Hang) -> list[WorkerExited]:
-        """Return the ends of the ranks of the same role that have succeeded, if the ranks depend on each other."""
-        gang = self._gang
+    def _left_early(self, hang: Hang) -> str:
+        """Return which ranks of the same role have succeeded, if the ranks depend on each other; otherwise "".
+
+        If none has exited yet, it is those whose functions have returned.
+        """
+        from supervise.stacks import ranks_as_text  # lazy: most gangs have no watchdog
+
+        gang, names, outcomes = self._gang, self._reports.names, {}
         ends = [end for end in gang.ends if gang.ranks[end.local_rank].by_itself and not gang.failed(end)]
-        return [end for end in ends if self._depend(end.local_rank, hang.local_rank)]
+        if ends := [end for end in ends if self._depend(end.local_rank, hang.local_rank)]:
+            who = ranks_as_text(sorted(names[end.local_rank] for end in ends))
+            age_s = (time.monotonic_ns() - ends[-1].ended_ns) / 1e9
+            return f"{who} exited {age_s:.1f} s ago with code {ends[-1].exitcode}"
+        if self._host is not None:
+            outcomes = self._host.ranks.slots.outcomes
+        returned = [rank for rank in sorted(gang.running) if rank in outcomes and outcomes[rank].has_value]
+        returned = [names[rank] for rank in returned if self._depend(rank, hang.local_rank)]
+        return f"{ranks_as_text(returned)} returned before" if returned else ""
 
     def _depend(self, one: int, other: int) -> bool:
         gang = self._gang

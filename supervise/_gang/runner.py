@@ -72,7 +72,7 @@ def rank_status(
     """
     rank, part, state = gang.ranks[number], spec.of(number), _state(gang, number, suspended=suspended)
     lingers = None
-    if state == "ready" and outcome is not None and outcome.fd >= 0 and outcome.has_value:
+    if state == "ready" and outcome is not None and outcome.has_value:
         state, lingers = "returned", outcome.note() or None
     row = RankStatus(
         pid=rank.pid,

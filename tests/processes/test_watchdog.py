@@ -474,9 +474,10 @@ REPORTS = TOGETHER + "notify(step=7)\n"
 WAITS, SAVES, IDLES = REPORTS + "barrier()", REPORTS + "save()", REPORTS + "threading.Event().wait()"
 
 
-def hang_of(tmp_path, kind, sources, **more):
+def hang_of(tmp_path, kind, sources, stacks=True, **more):
     """Return the event and the result of a gang whose ranks report at almost the same time, and then fall silent."""
-    with faulty(tmp_path, kind, sources, watchdog=Watchdog(2 * PERIOD_S, action="fail", **more)) as gang:
+    watchdog = Watchdog(2 * PERIOD_S, action="fail", stacks=stacks)
+    with faulty(tmp_path, kind, sources, watchdog=watchdog, **more) as gang:
         gang.hear(len(sources))
         for rank in range(len(sources)):
             gang.tell(rank)
@@ -532,6 +533,14 @@ def test_w9_a_rank_that_left_early_is_named_with_its_time(tmp_path, kind, no_py_
     assert re.fullmatch(r"rank 1 exited \d+\.\d s ago with code 0, while these ranks wait", event["evidence"])
     assert result.root_cause in (0, 2)
     assert result.failures[result.root_cause].message.endswith(event["evidence"])
+
+
+@NEEDS_FAULTHANDLER
+@each_function
+def test_w9_a_rank_that_has_returned_and_is_held_is_named(tmp_path, kind, no_py_spy):
+    event, result = hang_of(tmp_path, kind, [WAITS, REPORTS, WAITS], hold_returned=True)
+    assert event["evidence"] == "rank 1 returned before, while these ranks wait"
+    assert result.root_cause in (0, 2)
 
 
 def test_w9_a_rank_that_has_started_again_meanwhile_takes_no_blame(tmp_path, breaking, stacks_may_come_late):

@@ -95,7 +95,7 @@ class OutcomeFile:
     @property
     def has_value(self) -> bool:
         """Whether the function has returned, and its value is complete."""
-        return self.kind() in ("value", "None")
+        return self.fd >= 0 and self.kind() in ("value", "None")
 
     def note(self) -> str:
         """Return what the worker does after its function has returned; "" if it has not told. See `add_note`."""
