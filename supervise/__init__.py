@@ -15,88 +15,105 @@ if TYPE_CHECKING:
 
     from supervise._api.base import PContext as PContext
     from supervise._api.run import run as run
-    from supervise._api.tail_log import TailLog as TailLog
-    from supervise._api.tail_log import tail_logfile as tail_logfile
-    from supervise._gang.supervisor import Supervisor as Supervisor
-    from supervise._gang.supervisor import SupervisorRef as SupervisorRef
-    from supervise._process.launch.numa import AffinityMode as AffinityMode
-    from supervise._process.launch.numa import NumaOptions as NumaOptions
+    from supervise._api.tail_log import TailLog as TailLog, tail_logfile as tail_logfile
+    from supervise._gang.supervisor import Supervisor as Supervisor, SupervisorRef as SupervisorRef
+    from supervise._process.launch.numa import AffinityMode as AffinityMode, NumaOptions as NumaOptions
     from supervise._process.launch.stack_signal import enable_stacks as enable_stacks
-    from supervise._torch.contexts import MultiprocessContext as MultiprocessContext
-    from supervise._torch.contexts import SubprocessContext as SubprocessContext
-    from supervise._torch.redirects import get_std_cm as get_std_cm
-    from supervise._torch.redirects import redirect as redirect
-    from supervise._torch.redirects import redirect_stderr as redirect_stderr
-    from supervise._torch.redirects import redirect_stdout as redirect_stdout
+    from supervise._torch.contexts import (
+        MultiprocessContext as MultiprocessContext,
+        SubprocessContext as SubprocessContext,
+    )
+    from supervise._torch.redirects import (
+        get_std_cm as get_std_cm,
+        redirect as redirect,
+        redirect_stderr as redirect_stderr,
+        redirect_stdout as redirect_stdout,
+    )
     from supervise._torch.start import start_processes as start_processes
-    from supervise._torch.subprocess_handler import SubprocessHandler as SubprocessHandler
-    from supervise._torch.subprocess_handler import get_subprocess_handler as get_subprocess_handler
+    from supervise._torch.subprocess_handler import (
+        SubprocessHandler as SubprocessHandler,
+        get_subprocess_handler as get_subprocess_handler,
+    )
     from supervise._tree.lives import TreeRef as TreeRef
     from supervise._tree.monitor import monitor as monitor
     from supervise._tree.supervisor import ActorSupervisor as ActorSupervisor
     from supervise.destinations import LogsDest as LogsDest
-    from supervise.errors import ChildFailedError as ChildFailedError
-    from supervise.errors import GangFailed as GangFailed
-    from supervise.errors import RestartLimitExceeded as RestartLimitExceeded
-    from supervise.errors import SignalException as SignalException
-    from supervise.errors import SpawnError as SpawnError
-    from supervise.errors import SpecError as SpecError
-    from supervise.errors import SuperviseError as SuperviseError
-    from supervise.errors import SupervisorCrashed as SupervisorCrashed
-    from supervise.errors import UnkillableError as UnkillableError
-    from supervise.logs import DefaultLogsSpecs as DefaultLogsSpecs
-    from supervise.logs import LogsSpecs as LogsSpecs
-    from supervise.logs import Std as Std
-    from supervise.logs import to_map as to_map
-    from supervise.messages import Close as Close
-    from supervise.messages import GangFinished as GangFinished
-    from supervise.messages import GangRestarting as GangRestarting
-    from supervise.messages import GangStarted as GangStarted
-    from supervise.messages import GangStatus as GangStatus
-    from supervise.messages import Pids as Pids
-    from supervise.messages import Poll as Poll
-    from supervise.messages import RankStatus as RankStatus
-    from supervise.messages import Reload as Reload
-    from supervise.messages import RestartRanks as RestartRanks
-    from supervise.messages import Signal as Signal
-    from supervise.messages import Stacks as Stacks
-    from supervise.messages import Start as Start
-    from supervise.messages import Status as Status
-    from supervise.messages import Subscribe as Subscribe
-    from supervise.messages import TerminateRanks as TerminateRanks
-    from supervise.messages import Unsubscribe as Unsubscribe
-    from supervise.messages import Wait as Wait
-    from supervise.messages import WorkerExited as WorkerExited
-    from supervise.messages import WorkerHung as WorkerHung
-    from supervise.messages import WorkerReady as WorkerReady
-    from supervise.messages import WorkerRestarting as WorkerRestarting
-    from supervise.messages import WorkerStarted as WorkerStarted
-    from supervise.messages import WorkerStopped as WorkerStopped
+    from supervise.errors import (
+        ChildFailedError as ChildFailedError,
+        GangFailed as GangFailed,
+        RestartLimitExceeded as RestartLimitExceeded,
+        SignalException as SignalException,
+        SpawnError as SpawnError,
+        SpecError as SpecError,
+        SuperviseError as SuperviseError,
+        SupervisorCrashed as SupervisorCrashed,
+        UnkillableError as UnkillableError,
+    )
+    from supervise.logs import (
+        DefaultLogsSpecs as DefaultLogsSpecs,
+        LogsSpecs as LogsSpecs,
+        Std as Std,
+        to_map as to_map,
+    )
+    from supervise.messages import (
+        Close as Close,
+        GangFinished as GangFinished,
+        GangRestarting as GangRestarting,
+        GangStarted as GangStarted,
+        GangStatus as GangStatus,
+        Pids as Pids,
+        Poll as Poll,
+        RankStatus as RankStatus,
+        Reload as Reload,
+        RestartRanks as RestartRanks,
+        Signal as Signal,
+        Stacks as Stacks,
+        Start as Start,
+        Status as Status,
+        Subscribe as Subscribe,
+        TerminateRanks as TerminateRanks,
+        Unsubscribe as Unsubscribe,
+        Wait as Wait,
+        WorkerExited as WorkerExited,
+        WorkerHung as WorkerHung,
+        WorkerReady as WorkerReady,
+        WorkerRestarting as WorkerRestarting,
+        WorkerStarted as WorkerStarted,
+        WorkerStopped as WorkerStopped,
+    )
     from supervise.notifying import notify as notify
-    from supervise.recording import ErrorHandler as ErrorHandler
-    from supervise.recording import get_error_handler as get_error_handler
-    from supervise.recording import record as record
+    from supervise.recording import (
+        ErrorHandler as ErrorHandler,
+        get_error_handler as get_error_handler,
+        record as record,
+    )
     from supervise.restarts import RestartPolicy as RestartPolicy
-    from supervise.result import ProcessFailure as ProcessFailure
-    from supervise.result import RankEnd as RankEnd
-    from supervise.result import RankRestart as RankRestart
-    from supervise.result import RunProcsResult as RunProcsResult
+    from supervise.result import (
+        ProcessFailure as ProcessFailure,
+        RankEnd as RankEnd,
+        RankRestart as RankRestart,
+        RunProcsResult as RunProcsResult,
+    )
     from supervise.roles import Role as Role
-    from supervise.stacks import RankStacks as RankStacks
-    from supervise.stacks import StackFrame as StackFrame
-    from supervise.stacks import ThreadStack as ThreadStack
-    from supervise.stacks import group_stacks as group_stacks
-    from supervise.trees import ChildDown as ChildDown
-    from supervise.trees import ChildRestarting as ChildRestarting
-    from supervise.trees import ChildSpec as ChildSpec
-    from supervise.trees import ChildStarted as ChildStarted
-    from supervise.trees import ChildStatus as ChildStatus
-    from supervise.trees import Down as Down
-    from supervise.trees import RestartChild as RestartChild
-    from supervise.trees import StartChild as StartChild
-    from supervise.trees import TerminateChild as TerminateChild
-    from supervise.trees import TreeFinished as TreeFinished
-    from supervise.trees import TreeStatus as TreeStatus
+    from supervise.stacks import (
+        RankStacks as RankStacks,
+        StackFrame as StackFrame,
+        ThreadStack as ThreadStack,
+        group_stacks as group_stacks,
+    )
+    from supervise.trees import (
+        ChildDown as ChildDown,
+        ChildRestarting as ChildRestarting,
+        ChildSpec as ChildSpec,
+        ChildStarted as ChildStarted,
+        ChildStatus as ChildStatus,
+        Down as Down,
+        RestartChild as RestartChild,
+        StartChild as StartChild,
+        TerminateChild as TerminateChild,
+        TreeFinished as TreeFinished,
+        TreeStatus as TreeStatus,
+    )
     from supervise.watchdog import Watchdog as Watchdog
 
 _HOMES = {

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from signal import SIGHUP
+from signal import SIGHUP, Signals
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from signal import Signals
 
 _SAME_S = 0.05
 """Two equal signals within this time count as one: `timeout` sends each signal twice."""

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from signal import SIGKILL, SIGSTOP, SIGTERM, Signals
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from supervise.errors import SpecError
 from supervise.recording import repr_of, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 
 # The choices
 

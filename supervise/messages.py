@@ -6,13 +6,12 @@ Every mapping is keyed by local rank, a number in ``range(nprocs)``. Times are n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from supervise._record import field, record
 
 if TYPE_CHECKING:
     from signal import Signals
-    from typing import Generic, TypeVar, overload
 
     import pykka
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from supervise._record import record
-from supervise._settings import POLICY
-from supervise._settings import RestartKind as RestartKind
-from supervise._settings import Strategy as Strategy
+from supervise._settings import POLICY, RestartKind as RestartKind, Strategy as Strategy
 from supervise.errors import SpecError
 
 _LONGEST_BACKOFF_S = 60.0

@@ -7,13 +7,10 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Self
 
 from supervise._files import is_mark, read_regular
 from supervise._record import NamedTuple, field, record
-
-if TYPE_CHECKING:
-    from typing import Self
 
 Outcome = Literal["succeeded", "failed", "stopped", "timed_out"]
 """How a gang ended."""

@@ -5,18 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from supervise._record import record
-from supervise._settings import FOLDER, of_roles
-from supervise._settings import Containment as Containment
-from supervise._settings import KillMode as KillMode
-from supervise._settings import Readiness as Readiness
+from supervise._settings import (
+    FOLDER,
+    Containment as Containment,
+    KillMode as KillMode,
+    Readiness as Readiness,
+    RestartKind,
+    StdinOfRole,
+    of_roles,
+)
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
     from signal import Signals
-
-    from supervise._settings import RestartKind, StdinOfRole
 
 
 @record

@@ -24,7 +24,7 @@ import pykka
 from supervise._gang.attempt import Attempt
 from supervise._gang.rank_spec import RankSpec
 from supervise._gang.spec import GangSpec
-from supervise._gang.supervisor import Supervisor
+from supervise._gang.supervisor import Supervisor, SupervisorRef
 from supervise._process.exits.leader import Exit
 from supervise._process.launch.fork_server import ServerStatus
 from supervise._process.launch.program import Launched
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
-    from supervise._gang.supervisor import SupervisorRef
     from supervise._process.containment.groups import Member
     from supervise.events import Sink
 

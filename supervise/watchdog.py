@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from supervise._record import record
-from supervise._settings import WATCHDOG
-from supervise._settings import HangAction as HangAction
+from supervise._settings import WATCHDOG, HangAction as HangAction
 
 HangTier = Literal["heartbeat", "output", "answer"]
 """What was missing: heartbeats and steps of `supervise.notify`, output in the rank's logs, or answers to its probe."""

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervise import SpecError
-from supervise import _platform as platform
+from supervise import SpecError, _platform as platform
 from supervise._process.containment import cgroup
 from supervise._process.launch import posix_spawn
 from supervise._process.launch.stack_signal import SAFE

@@ -7,18 +7,16 @@ import signal
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TextIO, overload
 
 from supervise._api import signals
-from supervise.logs import validate_full_rank
+from supervise.logs import LogsSpecs, validate_full_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
-    from typing import Literal, TextIO
 
     from supervise.destinations import LogsDest
-    from supervise.logs import LogsSpecs
     from supervise.result import RunProcsResult
 
 

@@ -10,17 +10,16 @@ import threading
 import time
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack, cast
 
 import pykka
 
-from supervise import _threads
-from supervise import messages as ask
+from supervise import _threads, messages as ask
 from supervise._api import signals
 from supervise._api.base import PContext
 from supervise._api.signals import protected
 from supervise._gang.asks import as_signal
-from supervise._gang.attempt import first_attempt
+from supervise._gang.attempt import Attempt, first_attempt
 from supervise._gang.supervisor import Supervisor
 from supervise._runtime.actor import Inbox
 from supervise._runtime.future import Reply
@@ -31,9 +30,7 @@ from supervise.errors import SignalException
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-    from typing import Unpack
 
-    from supervise._gang.attempt import Attempt
     from supervise._gang.spec import GangSettings
     from supervise.messages import GangStatus
     from supervise.result import RunProcsResult

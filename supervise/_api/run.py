@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
@@ -22,8 +22,6 @@ from supervise.errors import GangFailed, SignalException, SpawnError, SpecError,
 from supervise.logs import DefaultLogsSpecs, Std
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from supervise.result import RunProcsResult
 
     Envs = Mapping[int, Mapping[str, Any]] | Mapping[str, Any] | None

@@ -17,8 +17,8 @@ from typing import Any
 
 from supervise._record import NamedTuple
 from supervise._runtime import fork_hooks
-from supervise._runtime.main_thread import Marked, bell_for_this_thread, waits
-from supervise._runtime.wakeup import remaining
+from supervise._runtime.main_thread import MainBell, Marked, bell_for_this_thread, waits
+from supervise._runtime.wakeup import Bell, remaining
 from supervise._second_signal import is_repetition, means_now
 from supervise.errors import SignalException
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from supervise._runtime.future import Reply
-    from supervise._runtime.main_thread import MainBell
-    from supervise._runtime.wakeup import Bell
 
 
 if TYPE_CHECKING:

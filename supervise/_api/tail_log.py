@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import pykka
 
@@ -22,7 +22,6 @@ from supervise._runtime.future import Reply
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping
-    from typing import TextIO
 
     from supervise._logs.reader import LogReader
 

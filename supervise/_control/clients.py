@@ -20,7 +20,18 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from supervise import messages as say
-from supervise._control.protocol import MOST_LINE_BYTES, Refusal, StopAsked, answer_line, error_line, parse, peer, shown
+from supervise._control.protocol import (
+    MOST_LINE_BYTES,
+    Refusal,
+    Request,
+    Service,
+    StopAsked,
+    answer_line,
+    error_line,
+    parse,
+    peer,
+    shown,
+)
 from supervise._printable import printable
 from supervise._record import NamedTuple, as_dict
 from supervise._settings import check_seconds
@@ -30,7 +41,6 @@ from supervise.recording import text_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from supervise._control.protocol import Request, Service
     from supervise._runtime.future import Reply
     from supervise._runtime.loop import Loop, Timer
     from supervise.result import RunProcsResult

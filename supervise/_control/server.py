@@ -9,7 +9,7 @@ import socket
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from supervise._control.protocol import Service, SocketFile
+from supervise._control.protocol import Service, SocketFile, StopAsked
 from supervise._process.files import clear_of_stdio
 from supervise._runtime import fork_hooks
 from supervise._runtime.loop import Loop
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import pykka
 
     from supervise._control.clients import Clients
-    from supervise._control.protocol import StopAsked
 
 log = logging.getLogger("supervise")
 

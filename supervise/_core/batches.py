@@ -9,12 +9,11 @@ from signal import Signals
 from typing import TYPE_CHECKING
 
 from supervise._core import steps
-from supervise._core.model import Batch, grace_of
+from supervise._core.model import Batch, Gang, grace_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from supervise._core.model import Gang
     from supervise._core.steps import Decision
 
 

@@ -5,17 +5,14 @@ This module is pure.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from supervise._printable import one_line
 from supervise._record import NamedTuple
-from supervise.stacks import is_own, main_thread, place_of, ranks_as_text
+from supervise.stacks import RankStacks, StackFrame, ThreadStack, is_own, main_thread, place_of, ranks_as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
-    from typing import TypeAlias
-
-    from supervise.stacks import RankStacks, StackFrame, ThreadStack
 
     Threads: TypeAlias = Callable[[RankStacks], Sequence[ThreadStack]]
 

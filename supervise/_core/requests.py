@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from supervise._core import batches, steps, stopping
-from supervise._core.model import Ask
+from supervise._core.model import Ask, Gang
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from supervise._core.model import Gang
     from supervise._core.steps import Decision
 
 

@@ -6,17 +6,15 @@ The classes are named tuples, because the definition of a dataclass takes Python
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from supervise._record import NamedTuple
-from supervise.messages import Bare
+from supervise.messages import Bare, WorkerExited, WorkerStarted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from signal import Signals
-    from typing import TypeAlias
 
-    from supervise.messages import WorkerExited, WorkerStarted
     from supervise.result import Outcome, Role
 
 

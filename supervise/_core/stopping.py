@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from supervise._core import batches, steps
-from supervise._core.model import grace_of
+from supervise._core.model import Gang, grace_of
 
 if TYPE_CHECKING:
-    from supervise._core.model import Gang
     from supervise._core.steps import Decision
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, TextIO, Unpack, cast
 
 from supervise._gang import later_modules, validation
 from supervise._gang.notify_protocol import new_address, variables, without_host_variables
-from supervise._gang.rank_spec import naming
+from supervise._gang.rank_spec import RankSpec, naming
 from supervise._gang.spec import GangSettings, GangSpec
 from supervise._gang.validation import argv_of
 from supervise._logs.files import make_ready, move_aside
@@ -19,20 +19,16 @@ from supervise._printable import as_prefix
 from supervise._process.containment import escapees
 from supervise._process.launch import limits
 from supervise._process.launch.environment import ProgramEnvironment, SharedEnvironment
-from supervise._process.launch.program import LaunchSpec, ProgramLauncher, Streams
+from supervise._process.launch.program import Launcher, LaunchSpec, ProgramLauncher, Streams
 from supervise._process.lifeline import Lifeline
 from supervise._record import NamedTuple, field, record
-from supervise._settings import shown
+from supervise._settings import Containment, StartMethod, shown
 from supervise.destinations import LogsDest
 from supervise.errors import SpecError, SuperviseError
 from supervise.logs import DefaultLogsSpecs, validate_full_rank
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-    from typing import TextIO
-
-    from supervise._gang.rank_spec import RankSpec
     from supervise._logs.screen import Screen
     from supervise._logs.sinks import Sink
     from supervise._process.containment.escapees import Contained
@@ -40,8 +36,6 @@ if TYPE_CHECKING:
     from supervise._process.launch.function import Pickled
     from supervise._process.launch.hold import Hold
     from supervise._process.launch.posix_spawn import FoundPrograms
-    from supervise._process.launch.program import Launcher
-    from supervise._settings import Containment, StartMethod
 
 
 # Parts of a `LogsDest`: the log paths of some ranks

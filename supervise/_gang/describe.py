@@ -5,33 +5,29 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from supervise import messages as say
 from supervise._core import steps
-from supervise._core.steps import StartFailed
+from supervise._core.steps import StartFailed, Verdict, WorkerFailedToStart
 from supervise._files import last_lines
 from supervise._printable import LOST_CODE, OUT_OF_MEMORY, ending, one_line, signal_name
 from supervise._record import NamedTuple
 from supervise._threads import refused
 from supervise.errors import SpawnError
 from supervise.events import Event, EventLog, say_at_last
-from supervise.messages import Bare
+from supervise.messages import Bare, GangFinished, WorkerExited, WorkerHung
 from supervise.recording import text_of
-from supervise.result import LINGERED, ProcessFailure, RankEnd, RunProcsResult, lost_with
+from supervise.result import LINGERED, ProcessFailure, RankEnd, Role, RunProcsResult, lost_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from signal import Signals
-    from typing import TypeAlias
 
     from supervise._core.model import Gang
-    from supervise._core.steps import Verdict, WorkerFailedToStart
     from supervise._gang.attempt import Attempt
     from supervise._gang.notify_sockets import RankNotes
     from supervise._gang.spec import GangSpec
-    from supervise.messages import GangFinished, WorkerExited, WorkerHung
-    from supervise.result import Role
 
 
 # The fact that a rank hangs

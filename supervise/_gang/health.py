@@ -8,15 +8,14 @@ import os
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from supervise import _threads
-from supervise import messages as say
+from supervise import _threads, messages as say
 from supervise._core import steps
-from supervise._core.hangs import Pulse, Silence
+from supervise._core.hangs import Hang, Pulse, Silence
 from supervise._files import open_folder
-from supervise._gang.describe import Hung, StacksTaken, Unheard
-from supervise._gang.notify_sockets import NotifySockets
+from supervise._gang.describe import EventEmitter, Hung, StacksTaken, Unheard
+from supervise._gang.notify_sockets import NotifySockets, RankNotes, Told
 from supervise._printable import one_line
 from supervise._record import NamedTuple
 from supervise._settings import WORDS
@@ -24,13 +23,9 @@ from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import TypeAlias
 
-    from supervise._core.hangs import Hang
     from supervise._core.model import Gang
     from supervise._gang.attempt import Attempt
-    from supervise._gang.describe import EventEmitter
-    from supervise._gang.notify_sockets import RankNotes, Told
     from supervise._gang.probing import Probing
     from supervise._gang.ranks import RankActors
     from supervise._runtime.future import Reply

@@ -11,7 +11,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from supervise._control.protocol import SocketFile
-from supervise._gang.rank_spec import naming
+from supervise._gang.rank_spec import RankSpec, naming
 from supervise._process import lifeline
 from supervise._process.files import clear_of_stdio, close
 from supervise._process.launch.posix_spawn import CLEAR_OF_SOCKETS
@@ -23,7 +23,6 @@ from supervise.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from supervise._gang.rank_spec import RankSpec
 
 _BACKLOG = 4096
 """Most connections that wait while no rank accepts. The kernel's limit is net.core.somaxconn, 4096 by default."""

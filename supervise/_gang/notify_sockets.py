@@ -14,7 +14,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Literal
 
-from supervise._gang.notify_protocol import parse
+from supervise._gang.notify_protocol import Message, parse
 from supervise._process.containment.procfs import is_of_rank
 from supervise._process.files import clear_of_stdio
 from supervise._record import NamedTuple
@@ -23,7 +23,6 @@ from supervise._runtime import fork_hooks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervise._gang.notify_protocol import Message
     from supervise._runtime.loop import Loop, Timer
 
 _MOST_BYTES = 4096

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from supervise import _threads
 from supervise._core.hangs import LATE_NS
 from supervise._printable import ending, one_line
-from supervise._probes import parse
+from supervise._probes import Probe, parse
 from supervise._process.files import anonymous_file
 from supervise._process.launch.program import LaunchSpec, Streams, UnreapedError, run_program
 from supervise._process.lifeline import Lifeline
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from supervise._gang.attempt import Attempt
-    from supervise._probes import Probe
     from supervise._runtime.loop import Loop, Timer
 
 

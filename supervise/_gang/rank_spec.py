@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from supervise._gang.notify_protocol import HELD_BY_RANK
 from supervise._process.launch import limits
 from supervise._record import NamedTuple
-from supervise._settings import GANG, WORDS
+from supervise._settings import GANG, WORDS, Containment, KillMode, RestartKind, StartMethod, StdinOfRole
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from signal import Signals
-
-    from supervise._settings import Containment, KillMode, RestartKind, StartMethod, StdinOfRole
 
 
 class RankSpec(NamedTuple):

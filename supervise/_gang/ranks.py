@@ -13,7 +13,7 @@ import pykka
 from supervise._core.steps import TailsStarted
 from supervise._files import no_room
 from supervise._gang import orders
-from supervise._gang.describe import LogFailed, LogTrimmed
+from supervise._gang.describe import EventEmitter, LogFailed, LogTrimmed
 from supervise._gang.rank_spec import held_by_rank
 from supervise._gang.worker import Worker, recorded_ns
 from supervise._logs.files import make_ready, size_of
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from supervise._gang.attempt import Attempt, TailSpec
-    from supervise._gang.describe import EventEmitter
     from supervise._gang.notify_sockets import NotifySockets
     from supervise._gang.tail import Tail
     from supervise._logs.reader import LogReader

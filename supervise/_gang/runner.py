@@ -15,7 +15,7 @@ from supervise import messages as say
 from supervise._core import batches, steps
 from supervise._core.decide import decide
 from supervise._core.model import Gang
-from supervise._core.steps import TimerExpired
+from supervise._core.steps import SetTimer, TimerExpired
 from supervise._core.strategy import role_of
 from supervise._core.verdict import judge
 from supervise._gang import orders, shutdown
@@ -26,16 +26,15 @@ from supervise._gang.sweep import Sweep
 from supervise._process.exits import oom
 from supervise._record import replace
 from supervise._runtime.future import Reply
-from supervise._runtime.shell import with_jitter
+from supervise._runtime.shell import PendingReplies, Subscribers, with_jitter
 from supervise.errors import SpawnError, SuperviseError, SupervisorCrashed, UnkillableError
-from supervise.messages import GangStatus, RankStatus
+from supervise.messages import GangStatus, RankState, RankStatus
 from supervise.recording import repr_of, text_of
-from supervise.result import RankRestart
+from supervise.result import RankEnd, RankRestart, RunProcsResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from supervise._core.steps import SetTimer
     from supervise._gang.attempt import Attempt
     from supervise._gang.health import RankHealth
     from supervise._gang.notify_sockets import RankNotes
@@ -45,10 +44,7 @@ if TYPE_CHECKING:
     from supervise._process.launch.return_value import OutcomeFile
     from supervise._runtime.actor import LoopActor
     from supervise._runtime.loop import Loop, Timer
-    from supervise._runtime.shell import PendingReplies, Subscribers
     from supervise._settings import Containment
-    from supervise.messages import RankState
-    from supervise.result import RankEnd, RunProcsResult
     from supervise.stacks import RankStacks
 
 log = logging.getLogger("supervise")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Required, TextIO, TypedDict
+from typing import TYPE_CHECKING, Any, NoReturn, Required, TextIO, TypedDict
 
 from supervise._gang.notify_protocol import without_host_variables
-from supervise._settings import GANG
+from supervise._settings import GANG, Containment, KillMode, Readiness, StartMethod, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from signal import Signals
-    from typing import NoReturn
 
     from supervise._gang.inherited import Inherited
     from supervise._gang.rank_spec import RankSpec
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from supervise._process.launch.function import Pickled
     from supervise._process.launch.program import Stdin
     from supervise._process.launch.settings import Plain
-    from supervise._settings import Containment, KillMode, Readiness, StartMethod, Strategy
     from supervise.events import Sink
     from supervise.logs import LogsSpecs
     from supervise.restarts import RestartPolicy

@@ -9,8 +9,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from supervise import _platform as platform
-from supervise import _threads
+from supervise import _platform as platform, _threads
 from supervise._process.stacks import gather as gathering
 from supervise._process.stacks.gather import refusal
 from supervise._record import NamedTuple

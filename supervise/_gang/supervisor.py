@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 
 import pykka
 
@@ -15,23 +15,20 @@ from supervise._gang.asks import GangShell, as_signal, checked_ranks, requested_
 from supervise._runtime.actor import StoppingRef
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import check_timeout
-from supervise._settings import GRACE_S
+from supervise._settings import GRACE_S, Containment, KillMode, Strategy
 from supervise.errors import SpecError
-from supervise.messages import Stacks
+from supervise.messages import Ask, Stacks
 
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Unpack
 
     from supervise._control.server import ControlServer
     from supervise._gang.attempt import Attempt
     from supervise._gang.runner import Listener
     from supervise._gang.spec import GangSpec, SupervisorSettings
-    from supervise._settings import Containment, KillMode, Strategy
     from supervise.events import Sink
     from supervise.logs import LogsSpecs
-    from supervise.messages import Ask
     from supervise.restarts import RestartPolicy
     from supervise.result import RunProcsResult
     from supervise.roles import Role

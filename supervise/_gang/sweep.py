@@ -10,12 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from supervise._core import steps
-from supervise._process.containment.escapees import DYING_S, Scan
+from supervise._process.containment.escapees import DYING_S, Contained, Escaped, Scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from supervise._process.containment.escapees import Contained, Escaped
     from supervise._runtime.loop import Loop, Timer
 
 

@@ -19,10 +19,10 @@ from pykka._envelope import Envelope
 from supervise import _threads
 from supervise._core.steps import TailDrained, TailEnded
 from supervise._gang.orders import ChangeFiles, Drain, MemberStopRequested
-from supervise._logs.lines import source_bytes
+from supervise._logs.lines import LineStream, source_bytes
 from supervise._logs.reader import CHUNK_BYTES, WRITTEN_OVER, LogReader
-from supervise._logs.screen import rows_of
-from supervise._logs.sinks import Canceled, CancelToken, lines_to
+from supervise._logs.screen import Screen, rows_of
+from supervise._logs.sinks import Canceled, CancelToken, Sink, lines_to
 from supervise._logs.watch import Pace, Watch, cancel_all, hold
 from supervise._runtime.future import Reply
 from supervise._runtime.wakeup import Bell
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from pykka._actor import ActorInbox
 
     from supervise._gang.attempt import Source
-    from supervise._logs.lines import LineStream
-    from supervise._logs.screen import Screen
-    from supervise._logs.sinks import Sink
     from supervise._logs.trim import Trimming
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,6 @@ from supervise.logs import validate_full_rank
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from supervise.roles import Role
 
 

@@ -9,15 +9,14 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from supervise import _platform as platform
-from supervise import messages as say
+from supervise import _platform as platform, messages as say
 from supervise._core import steps
 from supervise._files import is_mark
 from supervise._gang import orders
 from supervise._logs.files import size_of
 from supervise._process import lifeline
 from supervise._process.containment.procfs import tracks_resources
-from supervise._process.launch.program import UnreapedError
+from supervise._process.launch.program import Launched, Launcher, UnreapedError
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.future import Reply
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from supervise._process.exits.leader import Exit, Process
     from supervise._process.exits.slots import ExitSlots
     from supervise._process.launch.hold import Hold
-    from supervise._process.launch.program import Launched, Launcher
     from supervise._process.launch.return_value import OutcomeFile
     from supervise._runtime.loop import Loop, Timer
 

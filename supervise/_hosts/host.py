@@ -16,15 +16,13 @@ from supervise import messages as say
 from supervise._gang.attempt import first_attempt
 from supervise._gang.supervisor import Supervisor
 from supervise._hosts.lease import Lease, LeaseLost
-from supervise._hosts.plan import HostAddress, HostEnd, News
+from supervise._hosts.plan import HostAddress, HostEnd, HostOrder, News, NewsKind
 from supervise._runtime.future import Reply
 from supervise.errors import SuperviseError
 from supervise.logs import DefaultLogsSpecs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from supervise._hosts.plan import HostOrder, NewsKind
 
 
 # The news of a host, as a queue of numbered items that the driver reads by long polls

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise._gang.validation import checked
 from supervise._settings import GANG, GRACE_S, check_seconds
 from supervise.errors import SpecError
-from supervise.logs import DefaultLogsSpecs, Std
+from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from supervise.events import Sink
-    from supervise.logs import LogsSpecs
     from supervise.messages import GangStatus
     from supervise.restarts import RestartPolicy
     from supervise.result import RunProcsResult

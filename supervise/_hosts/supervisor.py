@@ -16,29 +16,24 @@ from supervise import messages as say
 from supervise._gang import shutdown
 from supervise._gang.asks import GangShell, as_signal, checked_ranks
 from supervise._hosts import decide as steps
-from supervise._hosts.decide import HostsGang, decide
+from supervise._hosts.decide import Host, HostsGang, decide
 from supervise._hosts.describe import HostEvents
-from supervise._hosts.link import HostLink
-from supervise._hosts.plan import random_run_id
+from supervise._hosts.link import Engine, EngineHost, HostLink
+from supervise._hosts.plan import HostAddress, HostsPlan, LogPaths, News, random_run_id
 from supervise._printable import LOST_CODE
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import check_timeout, with_jitter
 from supervise._settings import conditions
 from supervise.errors import SpawnError, SpecError, SuperviseError, SupervisorCrashed
-from supervise.messages import GangStatus, RankStatus
+from supervise.messages import GangStatus, Phase, RankState, RankStatus, WorkerExited
 from supervise.recording import repr_of, text_of
-from supervise.result import LOST_SINCE, ProcessFailure, RankEnd, RankRestart, RunProcsResult
+from supervise.result import LOST_SINCE, Outcome, ProcessFailure, RankEnd, RankRestart, Role, RunProcsResult
 
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Mapping, Sequence
 
-    from supervise._hosts.decide import Host
-    from supervise._hosts.link import Engine, EngineHost
-    from supervise._hosts.plan import HostAddress, HostsPlan, LogPaths, News
     from supervise._runtime.loop import Loop
-    from supervise.messages import Phase, RankState, WorkerExited
-    from supervise.result import Outcome, Role
 
 
 # The output of the ranks of all hosts on the driver's streams, as whole lines in the order of their arrival

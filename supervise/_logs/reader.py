@@ -9,14 +9,13 @@ import threading
 from typing import TYPE_CHECKING
 
 from supervise._files import forget_reader, open_regular, tell_of_open
-from supervise._logs.watch import cancel_all, watch
+from supervise._logs.watch import Watch, cancel_all, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from supervise._logs.lines import LineStream
     from supervise._logs.trim import LogTrimmer
-    from supervise._logs.watch import Watch
 
 CHUNK_BYTES = 64 * 1024
 """Number of bytes of one file to read before the next file is read."""

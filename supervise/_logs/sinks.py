@@ -10,7 +10,7 @@ import os
 import select
 import stat
 import threading
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from supervise._files import open_to_append
 from supervise._logs.lines import LineStream
@@ -18,7 +18,6 @@ from supervise._runtime.wakeup import WakeFd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TextIO
 
     from supervise._logs.screen import Screen
 

@@ -15,12 +15,11 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 from supervise._files import open_folder
-from supervise._logs.watch import watch
+from supervise._logs.watch import Watch, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervise._logs.watch import Watch
 
 _KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02
 _BLOCK_BYTES = 4096

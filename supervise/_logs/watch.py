@@ -15,8 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from supervise import _platform as platform
-from supervise import _threads
+from supervise import _platform as platform, _threads
 from supervise._runtime import fork_hooks
 from supervise._runtime.wakeup import WakeFd
 

@@ -14,8 +14,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from supervise import _platform as platform
-from supervise import _threads
+from supervise import _platform as platform, _threads
 from supervise._runtime.future import MUST_NOT_BLOCK, Reply
 from supervise._runtime.wakeup import WakeFd
 

@@ -15,7 +15,7 @@ import signal
 import sys
 from _thread import get_ident
 from threading import main_thread
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from supervise._runtime import fork_hooks
 from supervise._runtime.wakeup import Bell
@@ -23,7 +23,6 @@ from supervise._runtime.wakeup import Bell
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType, TracebackType
-    from typing import Any
 
 
 # Functions that a signal handler can recognize on the stack of the interrupted thread

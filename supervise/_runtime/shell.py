@@ -9,23 +9,20 @@ from __future__ import annotations
 import functools
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 import pykka
 
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.future import Reply
-from supervise._runtime.loop import Loop
+from supervise._runtime.loop import Loop, Timer
 from supervise._settings import check_seconds
 from supervise.errors import SpecError
 from supervise.recording import repr_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import ParamSpec
-
-    from supervise._runtime.loop import Timer
 
     P = ParamSpec("P")
     T = TypeVar("T")

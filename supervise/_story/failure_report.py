@@ -12,12 +12,10 @@ from supervise._files import last_lines, no_room
 from supervise._printable import OUT_OF_MEMORY, ending, one_line, printable
 from supervise._record import field, record, replace
 from supervise._story.wording import at_step, counted, seconds, shortened, spans
-from supervise.result import LINGERED, lost_with
+from supervise.result import LINGERED, ProcessFailure, RankEnd, RunProcsResult, lost_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 
 
 ERRNO = r"\[Errno \d+\] "

@@ -16,7 +16,7 @@ from supervise._api.base import PContext
 from supervise._api.context import PROMPT_S, GangContext
 from supervise._api.signals import protected
 from supervise.errors import SpecError
-from supervise.result import RunProcsResult
+from supervise.result import Outcome, ProcessFailure, RunProcsResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from supervise._gang.supervisor import Supervisor
     from supervise._torch.handlers import ForeignHandlers
     from supervise.logs import LogsSpecs
-    from supervise.result import Outcome, ProcessFailure
 
 
 _WHERE_REPLACED = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from supervise._process.files import clear_of_stdio
 from supervise.recording import record
@@ -13,7 +13,6 @@ from supervise.recording import record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
-    from typing import TextIO
 
 
 IS_WINDOWS = sys.platform == "win32"

@@ -24,7 +24,7 @@ from supervise._tree.monitor import LOST, NOPROC, watch
 from supervise.errors import ChildFailedError, RestartLimitExceeded, SpecError, SuperviseError, SupervisorCrashed
 from supervise.messages import Close, GangFinished, Start, Subscribe, Wait
 from supervise.recording import repr_of
-from supervise.trees import TreeFinished
+from supervise.trees import ChildSpec, TreeFinished, TreePhase, TreeStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from supervise.events import Sink
     from supervise.restarts import RestartPolicy, Strategy
     from supervise.result import RunProcsResult
-    from supervise.trees import ChildSpec, TreePhase, TreeStatus
 
 
 # The plain actors that a start function starts, from before their threads run

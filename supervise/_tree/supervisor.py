@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pykka
 
-from supervise import messages as say
-from supervise import trees
+from supervise import messages as say, trees
 from supervise._core import tree as ts
 from supervise._core.tree import decide
 from supervise._runtime.future import Reply
@@ -23,6 +22,7 @@ from supervise._tree.lives import (
     Life,
     TreeInbox,
     TreeRef,
+    TreeSettings,
     ask_error,
     crash_error,
     end_error,
@@ -31,16 +31,13 @@ from supervise._tree.lives import (
 )
 from supervise.errors import SpecError, SuperviseError
 from supervise.recording import repr_of
-from supervise.restarts import RestartPolicy
+from supervise.restarts import RestartPolicy, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Unpack
 
-    from supervise._tree.lives import TreeSettings
     from supervise._tree.monitor import Reason
     from supervise.events import Sink
-    from supervise.restarts import Strategy
 
 
 # Validation of the arguments of a tree, before any child is started

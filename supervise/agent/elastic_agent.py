@@ -11,8 +11,15 @@ import threading
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from torch.distributed.elastic.agent.server.api import RunResult, SimpleElasticAgent, WorkerState
-from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    SimpleElasticAgent,
+    Worker,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
+from torch.distributed.elastic.multiprocessing import LogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.utils import macros
 
@@ -21,9 +28,6 @@ import supervise
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import FrameType
-
-    from torch.distributed.elastic.agent.server.api import Worker, WorkerGroup, WorkerSpec
-    from torch.distributed.elastic.multiprocessing import LogsSpecs
 
     from supervise._settings import Containment, KillMode
 

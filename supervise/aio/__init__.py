@@ -8,9 +8,6 @@ Example::
         result = await gang.wait()
 """
 
-from supervise.aio.gang import Event as Event
-from supervise.aio.gang import Events as Events
-from supervise.aio.gang import EventsDropped as EventsDropped
-from supervise.aio.gang import Gang as Gang
+from supervise.aio.gang import Event as Event, Events as Events, EventsDropped as EventsDropped, Gang as Gang
 
 __all__ = ["Event", "Events", "EventsDropped", "Gang"]

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from signal import SIGKILL, Signals
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar, cast
 
 import pykka
 from pykka.messages import _ActorStop
@@ -52,7 +52,6 @@ from supervise import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from types import TracebackType
-    from typing import Self
 
     from supervise.messages import Ask
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from supervise._torch.start import start_processes
     from supervise.destinations import LogsDest
     from supervise.errors import SignalException
-    from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std, to_map
-    from supervise.logs import validate_full_rank as _validate_full_rank
+    from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std, to_map, validate_full_rank as _validate_full_rank
     from supervise.result import ProcessFailure, RunProcsResult
 
 __all__ = [

@@ -7,27 +7,32 @@ from supervise.elastic._lazy import names
 TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
     from supervise._api.base import PContext
-    from supervise._api.signals import default_signal as _get_default_signal
-    from supervise._api.signals import kill_signal as _get_kill_signal
-    from supervise._api.signals import raise_or_record as _terminate_process_handler
+    from supervise._api.signals import (
+        default_signal as _get_default_signal,
+        kill_signal as _get_kill_signal,
+        raise_or_record as _terminate_process_handler,
+    )
     from supervise._api.tail_log import TailLog as TailLog
     from supervise._process.launch.numa import NumaOptions as NumaOptions
     from supervise._torch.contexts import MultiprocessContext, SubprocessContext
-    from supervise._torch.redirects import IS_MACOS as IS_MACOS
-    from supervise._torch.redirects import IS_WINDOWS as IS_WINDOWS
-    from supervise._torch.redirects import _wrap, get_std_cm
-    from supervise._torch.redirects import redirect_stderr as redirect_stderr
-    from supervise._torch.redirects import redirect_stdout as redirect_stdout
-    from supervise._torch.subprocess_handler import SubprocessHandler as SubprocessHandler
-    from supervise._torch.subprocess_handler import get_subprocess_handler as get_subprocess_handler
+    from supervise._torch.redirects import (
+        IS_MACOS as IS_MACOS,
+        IS_WINDOWS as IS_WINDOWS,
+        _wrap,
+        get_std_cm,
+        redirect_stderr as redirect_stderr,
+        redirect_stdout as redirect_stdout,
+    )
+    from supervise._torch.subprocess_handler import (
+        SubprocessHandler as SubprocessHandler,
+        get_subprocess_handler as get_subprocess_handler,
+    )
     from supervise.destinations import LogsDest
     from supervise.errors import SignalException
     from supervise.events import _logger as logger
-    from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std, to_map
-    from supervise.logs import validate_full_rank as _validate_full_rank
+    from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std, to_map, validate_full_rank as _validate_full_rank
     from supervise.recording import record as record
-    from supervise.result import ProcessFailure as ProcessFailure
-    from supervise.result import RunProcsResult
+    from supervise.result import ProcessFailure as ProcessFailure, RunProcsResult
 
 __all__ = [
     "DefaultLogsSpecs",

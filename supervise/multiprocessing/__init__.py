@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 from multiprocessing import *  # noqa: F403 - the standard library's own list of names
-from typing import TYPE_CHECKING
+from typing import Any
 
 from supervise.multiprocessing.spawn import (
     ENV_VAR_PARALLEL_START,
@@ -22,9 +22,6 @@ from supervise.multiprocessing.spawn import (
     spawn,
     start_processes,
 )
-
-if TYPE_CHECKING:
-    from typing import Any
 
 __all__ = [
     "ENV_VAR_PARALLEL_START",

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import pykka
 
@@ -15,7 +15,7 @@ from supervise import messages as say
 from supervise._api import context
 from supervise._core.steps import PeersStopped
 from supervise._gang import shutdown
-from supervise._gang.attempt import first_attempt
+from supervise._gang.attempt import Attempt, first_attempt
 from supervise._gang.supervisor import Supervisor
 from supervise._printable import LOST_CODE
 from supervise._process.launch.settings import Plain
@@ -27,9 +27,7 @@ from supervise.multiprocessing._rank import ExitSlot, RankProcess
 
 if TYPE_CHECKING:
     import signal
-    from typing import Unpack
 
-    from supervise._gang.attempt import Attempt
     from supervise._gang.spec import GangSettings
     from supervise._process.launch.return_value import OutcomeFile
     from supervise.errors import SupervisorCrashed

@@ -23,15 +23,13 @@ from supervise import (
     Supervisor,
     WorkerExited,
 )
-from supervise.pytest_plugin._coverage import add_data
-from supervise.pytest_plugin._folder import HOST
+from supervise.pytest_plugin._coverage import Measurement, add_data
+from supervise.pytest_plugin._folder import HOST, Bell, Folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from supervise import RankStacks
-    from supervise.pytest_plugin._coverage import Measurement
-    from supervise.pytest_plugin._folder import Bell, Folder
 
 _FORK_WARNING = r"This process \(pid=\d+\) is multi-threaded, use of fork"
 _START_S = 120.0

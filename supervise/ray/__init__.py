@@ -9,8 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from supervise.ray.gang import RayGang as RayGang
-    from supervise.ray.gang import RaySupervisor as RaySupervisor
+    from supervise.ray.gang import RayGang as RayGang, RaySupervisor as RaySupervisor
 
 __all__ = ["RayGang", "RaySupervisor"]
 

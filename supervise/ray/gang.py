@@ -14,7 +14,7 @@ from supervise import messages as say
 from supervise._api import signals
 from supervise._api.signals import protected
 from supervise._hosts.plan import make_plan
-from supervise._hosts.supervisor import HostsSupervisor, StreamsShown
+from supervise._hosts.supervisor import HostsSupervisor, Shown, StreamsShown
 from supervise._settings import check_seconds
 from supervise.errors import SignalException, SpecError, SuperviseError
 from supervise.ray import calls, resources
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from signal import Signals
     from types import TracebackType
 
-    from supervise._hosts.supervisor import Shown
     from supervise._runtime.future import Reply
     from supervise.events import Sink
     from supervise.logs import LogsSpecs

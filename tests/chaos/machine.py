@@ -36,8 +36,7 @@ from supervise import (
     Wait,
 )
 from tests import conftest as leaks
-from tests.chaos import case as cases
-from tests.chaos import invariants, places
+from tests.chaos import case as cases, invariants, places
 from tests.chaos.case import Case, settle
 from tests.chaos.shapes import Spec, specs
 

@@ -3,8 +3,7 @@
 from signal import SIGINT, SIGKILL, SIGTERM
 
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from supervise._core import decide as core

@@ -24,9 +24,9 @@ from supervise import (
     Std,
     Supervisor,
     Watchdog,
+    messages as say,
     start_processes,
 )
-from supervise import messages as say
 from supervise._api.run import RunSettings
 from supervise._core import steps
 from supervise._gang.attempt import _KEPT_LIVES, Attempt, first_attempt

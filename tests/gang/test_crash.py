@@ -5,8 +5,7 @@ from signal import SIGKILL, SIGTERM
 
 import pykka
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from supervise import (
     Close,

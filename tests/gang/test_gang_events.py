@@ -4,8 +4,7 @@ import itertools
 from signal import SIGTERM
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from supervise import Close, Start, Wait
 from supervise.testing import FakeGang, FakeLauncher

@@ -6,8 +6,7 @@ import pytest
 
 from supervise._core import backoff
 from supervise._core.backoff import Backoff
-from supervise._hosts import decide
-from supervise._hosts import decide as module
+from supervise._hosts import decide, decide as module
 from supervise._hosts.decide import OVER
 from tests.hosts.world import search
 from tests.model.timed import UNIT_NS, UNIT_S, Time

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any, Literal
 
-from supervise._hosts import decide
-from supervise._hosts import decide as module
+from supervise._hosts import decide, decide as module
 from supervise._hosts.decide import HostsGang
 from supervise.errors import SuperviseError
 from supervise.restarts import RestartPolicy

@@ -5,8 +5,7 @@ import time
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from supervise._logs.lines import LIMIT_BYTES, PROMPT_NS, SETTLE_NS, UPDATE_INTERVAL_NS, LineStream, source_bytes
 from supervise._logs.sinks import TextSink, lines_to

@@ -9,8 +9,15 @@ from weakref import WeakValueDictionary
 
 from tests.model.graph import Graph
 from tests.model.live import LiveCore
-from tests.model.lives import Lives, check_answered, check_batches, check_hung, renumbered, without_stale
-from tests.model.lives import moves as moves_of_lives
+from tests.model.lives import (
+    Lives,
+    check_answered,
+    check_batches,
+    check_hung,
+    moves as moves_of_lives,
+    renumbered,
+    without_stale,
+)
 from tests.model.neutral import Core, Known, Neutral, Spec, check, neutral
 from tests.model.roles import Roles, check_verdict, must_end
 from tests.model.timed import UNIT_S, Time, calendar, check_end, check_given_up

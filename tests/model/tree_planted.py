@@ -3,8 +3,7 @@
 from typing import Any
 from unittest.mock import patch
 
-from supervise._core import tree as core
-from supervise._core import tree as ts
+from supervise._core import tree as core, tree as ts
 
 
 def _instead(name: str, new: Any) -> Any:

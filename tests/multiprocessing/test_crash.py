@@ -7,8 +7,7 @@ import threading
 import pykka
 import pytest
 
-from supervise import Supervisor
-from supervise import multiprocessing as mp
+from supervise import Supervisor, multiprocessing as mp
 from tests.breaking import crash
 from tests.multiprocessing import work
 from tests.multiprocessing.test_join import finish, sources

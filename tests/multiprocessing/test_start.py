@@ -9,8 +9,7 @@ import threading
 import psutil
 import pytest
 
-from supervise import SpecError
-from supervise import multiprocessing as mp
+from supervise import SpecError, multiprocessing as mp
 from tests.multiprocessing import work
 from tests.multiprocessing.test_join import each_method, finish, sources
 from tests.patience import PATIENCE_S

@@ -11,8 +11,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from supervise._gang.health import RankHealth
 from supervise._gang.notify_protocol import Message, new_address, parse, variables, without_host_variables

@@ -5,8 +5,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from supervise import Close, RestartPolicy, RestartRanks, Start, SuperviseError, Supervisor, TerminateRanks, Wait
 from tests.patience import PATIENCE_S

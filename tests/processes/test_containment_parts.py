@@ -21,8 +21,7 @@ from supervise import SpecError, Supervisor
 from supervise._core.steps import Swept
 from supervise._gang.sweep import Sweep
 from supervise._process import lifeline
-from supervise._process.containment import cgroup, escapees, groups, marker
-from supervise._process.containment import escapees as containments
+from supervise._process.containment import cgroup, escapees, escapees as containments, groups, marker
 from supervise._process.containment.cgroup import GangFolder
 from supervise._process.containment.escapees import Contained, Escaped, make
 from supervise._process.containment.procfs import Layout

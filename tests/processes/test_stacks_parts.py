@@ -11,12 +11,10 @@ from queue import SimpleQueue
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from supervise import RankStacks, StackFrame, Stacks, SuperviseError, ThreadStack, group_stacks
-from supervise._process.stacks import gather
-from supervise._process.stacks import gather as runs
+from supervise._process.stacks import gather, gather as runs
 from supervise._process.stacks.gather import PySpy, parsed, with_states
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo, faulty

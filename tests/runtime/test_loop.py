@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import supervise
-from supervise._runtime import fork_hooks
-from supervise._runtime import loop as loop_module
+from supervise._runtime import fork_hooks, loop as loop_module
 from supervise._runtime.actor import _Stopped
 from supervise._runtime.loop import Loop
 from tests.patience import PATIENCE_S

@@ -9,8 +9,7 @@ from typing import Any
 import pykka
 import pytest
 
-from supervise import ActorSupervisor, Status, Supervisor
-from supervise import _platform as platform
+from supervise import ActorSupervisor, Status, Supervisor, _platform as platform
 from supervise._gang import shutdown
 from supervise._hosts.plan import make_plan
 from supervise._hosts.supervisor import HostsSupervisor

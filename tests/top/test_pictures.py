@@ -5,8 +5,7 @@ import time
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from supervise._views.incidents import Incident
 from supervise._views.top.columns import ORDERS, STATES, columns_for, late_ranks, ordered, shown_states

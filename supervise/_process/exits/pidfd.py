@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from supervise import _platform as platform
 from supervise._process.containment.groups import readable
 from supervise._process.containment.procfs import look
-from supervise._process.exits.leader import GroupLeader, as_signal, remembered
-
-if TYPE_CHECKING:
-    from supervise._process.exits.leader import Exit, ExitNotice
+from supervise._process.exits.leader import Exit, ExitNotice, GroupLeader, as_signal, remembered
 
 
 class Pidfd:

@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING, Any
 import supervise._process.launch.multiprocessing  # noqa: F401 - otherwise each child would import it
 from supervise._process.files import close
 from supervise._process.launch import bootstrap, dispositions, program
-from supervise._process.launch.program import Launched, gate_if
+from supervise._process.launch.program import Launched, LaunchSpec, gate_if
 from supervise._process.launch.return_value import OutcomeFile
-from supervise._process.launch.settings import Settings
+from supervise._process.launch.settings import Plain, Settings
 from supervise._record import field, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from supervise._process.exits.pidfd import Child
-    from supervise._process.launch.program import LaunchSpec
-    from supervise._process.launch.settings import Plain
 
 
 # Fork of a host that has other threads, as in `multiprocessing`

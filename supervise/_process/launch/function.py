@@ -17,15 +17,15 @@ import sys
 import threading
 from collections import ChainMap
 from functools import partial
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 from supervise import _threads
 from supervise._process.files import clear_of_stdio, close, file_of
 from supervise._process.launch import bootstrap, program
-from supervise._process.launch.fork_server import ensure_server, request
+from supervise._process.launch.fork_server import ServerStatus, ensure_server, request
 from supervise._process.launch.posix_spawn import CLEAR_OF_SOCKETS
-from supervise._process.launch.program import Launched
+from supervise._process.launch.program import Launched, LaunchSpec
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Plain, Settings
 from supervise._record import field, record
@@ -34,11 +34,8 @@ from supervise.recording import repr_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import FrameType
 
     from supervise._process.exits.leader import Process
-    from supervise._process.launch.fork_server import ServerStatus
-    from supervise._process.launch.program import LaunchSpec
     from supervise._settings import StartMethod
 
 

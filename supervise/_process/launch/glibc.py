@@ -14,12 +14,11 @@ import os
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from supervise._process.launch.environment import FILE_SYSTEM, array
+from supervise._process.launch.environment import FILE_SYSTEM, Block, array
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from supervise._process.launch.environment import Block
 
 CLOSE_FROM: int = getattr(os, "POSIX_SPAWN_CLOSEFROM", 3)
 """The kind of file action. Python 3.13 and later have the same constant in `os`."""

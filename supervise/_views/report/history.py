@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._record import NamedTuple
 from supervise._views.incidents import KINDS, Incident, end_of, hang_of, incident, short
-from supervise._views.run_state import RunState, is_a
+from supervise._views.run_state import Life, Occurrence, RankLives, RunState, is_a
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from supervise._views.recorded_run import RecordedRun
-    from supervise._views.run_state import Life, Occurrence, RankLives
 
 
 # The resource usage of ranks over time: the samples of a run, and the rates between samples

@@ -12,13 +12,12 @@ from supervise._printable import one_line
 from supervise._story.small_timeline import Row, axis, block, grid, hatched, table, text, unbroken
 from supervise._story.wording import counted, seconds, shortened, size, spans
 from supervise._views.incidents import why_failed
-from supervise._views.report.history import highest, how, marks_of, rates, stacks_of
+from supervise._views.report.history import History, RankHistory, Rate, Total, highest, how, marks_of, rates, stacks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from supervise._views.recorded_run import RecordedRun
-    from supervise._views.report.history import History, RankHistory, Rate, Total
     from supervise._views.run_state import Life
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from supervise._views.report.history import how, marks_of, rates, stacks_of
+from supervise._views.report.history import History, RankHistory, how, marks_of, rates, stacks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from supervise._views.incidents import Incident
     from supervise._views.recorded_run import RecordedRun
-    from supervise._views.report.history import History, RankHistory
     from supervise._views.run_state import Life
 
 

@@ -7,12 +7,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from supervise._story.wording import counted
-from supervise._views.top.columns import MARKS, STATES, columns_for, severity, worst
+from supervise._views.top.columns import MARKS, STATES, Column, columns_for, severity, worst
 from supervise._views.top.screen import Canvas, width_of
 
 if TYPE_CHECKING:
     from supervise._views.incidents import Incident
-    from supervise._views.top.columns import Column
     from supervise._views.top.reader import RankReading
     from supervise._views.top.view import View
 

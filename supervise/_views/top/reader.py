@@ -13,17 +13,14 @@ from supervise._files import open_regular
 from supervise._printable import one_line, printable
 from supervise._record import NamedTuple
 from supervise._views import samples
-from supervise._views.incidents import KINDS, LONGEST_TEXT, exit_with_complaint, incident, why_failed
-from supervise._views.run_state import RunState
-from supervise._views.samples import log_paths
+from supervise._views.incidents import KINDS, LONGEST_TEXT, Incident, exit_with_complaint, incident, why_failed
+from supervise._views.run_state import Failure, RunState
+from supervise._views.samples import Usage, log_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from supervise._views.incidents import Incident
     from supervise._views.recorded_run import RecordedRun
-    from supervise._views.run_state import Failure
-    from supervise._views.samples import Usage
 
 
 # One reading of a run: the state and the resource usage of each rank, as plain data and as JSON

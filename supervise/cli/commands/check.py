@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from supervise._gang.rank_variables import Master
 from supervise._printable import one_line
 from supervise._story.wording import counted, seconds
-from supervise.cli.options.parts import role_settings
+from supervise.cli.options.parts import Part, role_settings
 from supervise.cli.run import program, ranks, settings
 from supervise.cli.run.dry_run import order_of
 from supervise.cli.run.failure_screen import not_started
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from supervise.cli.options.options import Options
-    from supervise.cli.options.parts import Part
 
 
 _USAGE = """\

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
 from supervise._story.wording import counted, size
-from supervise.cli.commands.runs import NoSuchRunError, find_run, open_runs_dir, parser, recorded_runs, runs_dir
+from supervise.cli.commands.runs import (
+    NoSuchRunError,
+    RunParser,
+    find_run,
+    open_runs_dir,
+    parser,
+    recorded_runs,
+    runs_dir,
+)
 from supervise.cli.options import values
 
 if TYPE_CHECKING:
@@ -20,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from supervise._views.recorded_run import RecordedRun
-    from supervise.cli.commands.runs import RunParser
 
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -21,15 +21,13 @@ from supervise._record import NamedTuple
 from supervise._story.wording import spans
 from supervise._views.recorded_run import RecordedRun
 from supervise._views.run_state import checked
-from supervise.cli.commands.runs import add_ranks, parser
+from supervise.cli.commands.runs import RunParser, add_ranks, parser
 from supervise.cli.options import values
 from supervise.cli.run.console import Console
 from supervise.cli.streams import complaint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from supervise.cli.commands.runs import RunParser
 
     _Write = Callable[["Log", float, float, list[bytes]], None]
     """Prints lines of a log, with the approximate time, and the seconds between the known times around it."""

@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
 from supervise._story.wording import columns, shortened
-from supervise.cli.commands.runs import as_object, parser, program_of, recorded_runs, shown_duration, shown_start
+from supervise.cli.commands.runs import (
+    RunParser,
+    as_object,
+    parser,
+    program_of,
+    recorded_runs,
+    shown_duration,
+    shown_start,
+)
 from supervise.cli.run.console import Console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from supervise._views.recorded_run import RecordedRun
-    from supervise.cli.commands.runs import RunParser
 
 
 _COLUMNS = ("NAME", "STATE", "EXIT", "STARTED", "TIME", "RANKS", "PROGRAM")

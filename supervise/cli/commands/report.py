@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from supervise.cli import version
-from supervise.cli.commands.runs import parser, program_of
+from supervise.cli.commands.runs import RunParser, parser, program_of
 from supervise.cli.run import directory
 from supervise.cli.streams import complaint
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from supervise._views.recorded_run import RecordedRun
-    from supervise.cli.commands.runs import RunParser
 
 
 _PAGE = "report.html"

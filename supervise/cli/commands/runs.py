@@ -9,7 +9,7 @@ import stat
 import sys
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from supervise._files import accessible, make_private
 from supervise._printable import below_itself, one_line
@@ -19,7 +19,6 @@ from supervise.cli.options import values
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
-    from typing import NoReturn
 
     from _typeshed import SupportsWrite
 

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._printable import one_line, printable
 from supervise._story.wording import at_step, exit_of, failed_or_ended, spans
-from supervise._views.run_state import RunState
-from supervise.cli.commands.runs import as_object, parser, program_of, shown_duration, shown_start
+from supervise._views.run_state import Occurrence, RankLives, RunState
+from supervise.cli.commands.runs import RunParser, as_object, parser, program_of, shown_duration, shown_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from supervise._views.recorded_run import RecordedRun
-    from supervise._views.run_state import Occurrence, RankLives
-    from supervise.cli.commands.runs import RunParser
 
 
 _LONGEST_LINE = 2000

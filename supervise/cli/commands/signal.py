@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from supervise.cli.commands import steering
-from supervise.cli.commands.runs import add_ranks
+from supervise.cli.commands.runs import RunParser, add_ranks
 from supervise.cli.options import values
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from supervise._control.client import ControlClient
-    from supervise.cli.commands.runs import RunParser
 
 
 # ``supervise signal RUN SIG``: send a signal to running ranks

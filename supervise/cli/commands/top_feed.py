@@ -13,13 +13,12 @@ from supervise._control.client import ControlClient, ControlError
 from supervise._printable import one_line
 from supervise._record import NamedTuple
 from supervise._views.samples import log_paths
-from supervise._views.top.reader import Reader, read_lines
+from supervise._views.top.reader import Reader, Reading, read_lines
 from supervise.cli.commands import steering
 from supervise.cli.streams import complaint
 
 if TYPE_CHECKING:
     from supervise._views.incidents import Incident
-    from supervise._views.top.reader import Reading
 
 
 _MOST_REQUESTS = 4

@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Self
 
 from supervise._printable import one_line
 from supervise._story.wording import spans
-from supervise._views.top.screen import Keys, Screen
+from supervise._views.top.screen import Canvas, Keys, Screen
 from supervise._views.top.view import Quit, Redraw, Request, View
 from supervise.cli.commands import steering
-from supervise.cli.commands.top_feed import Crashed, Ended, Feed, NewLines, NewReading, Reply, Trouble, Wanted
+from supervise.cli.commands.top_feed import Crashed, Ended, Feed, NewLines, NewReading, News, Reply, Trouble, Wanted
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
-
-    from supervise._views.top.screen import Canvas
-    from supervise.cli.commands.top_feed import News
 
 
 _ESCAPE_S = 0.05

@@ -6,7 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from supervise._control.client import ControlError
+from supervise._control.client import ControlClient, ControlError
 from supervise.cli.commands import steering
 from supervise.cli.options import values
 from supervise.cli.run.program import TIMED_OUT
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from supervise._control.client import ControlClient
     from supervise.cli.commands.runs import RunParser
 
 

@@ -10,14 +10,12 @@ import tomllib
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from supervise._settings import ADDRESSES, CHOICE, FLAG, NAMES, PROBE, READINESS
+from supervise._settings import ADDRESSES, CHOICE, FLAG, NAMES, PROBE, READINESS, Setting
 from supervise.cli.options import suggestions, values
 from supervise.cli.options.parts import COMMAND, Part, of_each_role, role_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from supervise._settings import Setting
 
 
 # Files of environment variables, as docker compose reads them: ``NAME=VALUE``, where a quoted value may have lines

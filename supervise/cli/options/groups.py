@@ -7,19 +7,17 @@ import os
 import re
 from functools import cache, partial
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from supervise import _settings
 from supervise._record import record
-from supervise._settings import GANG, POLICY, WATCHDOG
+from supervise._settings import GANG, POLICY, WATCHDOG, Setting
 from supervise.cli.options import values
 from supervise.cli.options.values import add_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any, NoReturn
 
-    from supervise._settings import Setting
     from supervise.cli.options.gang_file import GangFile
     from supervise.cli.options.parts import Hosts, Part
     from supervise.logs import Std

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from supervise._record import field, record
-from supervise._settings import of_roles
+from supervise._settings import RestartKind, Setting, of_roles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from supervise._settings import RestartKind, Setting
 
 COMMAND = ("command", "count", "module", "python", "run-path", "env", "env-file", "cwd")
 """The keys of a role that say what its ranks run. The others are settings."""

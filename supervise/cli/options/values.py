@@ -13,13 +13,12 @@ from signal import SIGKILL, SIGSTOP, Signals
 from typing import TYPE_CHECKING, Any
 
 from supervise import _settings
-from supervise._settings import GANG, LEAST_LOG_BYTES, LONGEST_S
+from supervise._settings import GANG, LEAST_LOG_BYTES, LONGEST_S, Kind, Setting
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from supervise._settings import Kind, Setting
     from supervise.logs import Std
 
 

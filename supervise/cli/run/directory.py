@@ -15,13 +15,12 @@ from supervise._printable import ending
 from supervise._record import as_dict
 from supervise._story.wording import columns, size
 from supervise._views import recorded_run
-from supervise.result import RunProcsResult
+from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from supervise.cli.options.options import Options
-    from supervise.result import ProcessFailure, RankEnd
 
 
 _MOST_LINKS = 40

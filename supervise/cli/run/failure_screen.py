@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from supervise._files import last_lines
 from supervise._printable import one_line
-from supervise._story.failure_report import WHY_LINES, clean_output, plain, recorded
+from supervise._story.failure_report import WHY_LINES, Story, clean_output, plain, recorded
 from supervise._story.wording import shortened
 from supervise._threads import refused
 from supervise._views.recorded_run import RecordedRun
@@ -21,7 +21,6 @@ from supervise.errors import SpawnError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervise._story.failure_report import Story
     from supervise.cli.options.options import Options
     from supervise.cli.options.parts import Part
     from supervise.result import RunProcsResult

@@ -9,12 +9,11 @@ import sys
 from signal import SIGPIPE, SIGTERM
 from typing import TYPE_CHECKING
 
-from supervise._story.failure_report import stopped_by_us
+from supervise._story.failure_report import Story, stopped_by_us
 from supervise.cli.options.values import open_without_wait
 from supervise.errors import SpawnError
 
 if TYPE_CHECKING:
-    from supervise._story.failure_report import Story
     from supervise.cli.options.parts import Part
     from supervise.result import RunProcsResult
 

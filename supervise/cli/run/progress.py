@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from supervise._core.backoff import Backoff
 from supervise._story.failure_report import Story, unlaunched
 from supervise._story.wording import counted, exit_of, failed_or_ended, seconds, shortened, spans
-from supervise._views.run_state import RunState
+from supervise._views.run_state import Occurrence, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervise._views.run_state import Occurrence
     from supervise.cli.options.options import Options
     from supervise.cli.run.console import Console
     from supervise.result import RunProcsResult

@@ -19,7 +19,7 @@ from supervise._gang.rank_variables import Master
 from supervise._second_signal import means_now
 from supervise._story.wording import counted, shortened, spans
 from supervise._views.recorded_run import SOCKET
-from supervise.cli.options.options import title
+from supervise.cli.options.options import Options, title
 from supervise.cli.run import program, ranks, reaping
 from supervise.cli.run.console import Console, as_json, as_text, library_log
 from supervise.cli.run.directory import EventFile, table, write_metrics, write_result
@@ -34,7 +34,6 @@ from supervise.errors import SuperviseError
 if TYPE_CHECKING:
     from supervise._gang.supervisor import Supervisor
     from supervise._runtime.future import Reply
-    from supervise.cli.options.options import Options
     from supervise.result import RunProcsResult
 
 

@@ -8,8 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from tests.benchmarks import look as look_at
-from tests.benchmarks import work
+from tests.benchmarks import look as look_at, work
 from tests.benchmarks.job import Job
 
 if TYPE_CHECKING:
