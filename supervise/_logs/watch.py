@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from supervise import _platform as platform, _threads
 from supervise._runtime import fork_hooks
-from supervise._runtime.wakeup import WakeFd
+from supervise._runtime.wakeup import OwnedFd, WakeFd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -46,8 +46,8 @@ except (ImportError, AttributeError):  # no ctypes, or a C library without inoti
     HAVE_INOTIFY = False
 
 
-class INotify:
-    """An inotify instance. Its descriptor is readable when there are events."""
+class INotify(OwnedFd):
+    """An inotify instance. Its descriptor is readable when there are events; its close also ends all watches."""
 
     def __init__(self) -> None:
         """Create the instance.
@@ -55,11 +55,7 @@ class INotify:
         Raises:
             OSError: The user's limit on instances is reached, or no descriptor is left.
         """
-        self._fd = _checked(_INIT(os.O_CLOEXEC | os.O_NONBLOCK))
-
-    def fileno(self) -> int:
-        """Return the descriptor."""
-        return self._fd
+        super().__init__(_checked(_INIT(os.O_CLOEXEC | os.O_NONBLOCK)))
 
     def add_watch(self, path: str, mask: int) -> int:
         """Watch a file or folder; return the number of the watch. Watches of the same file have the same number.
@@ -89,12 +85,6 @@ class INotify:
             found.append(wd)
             at += _EVENT.size + name_bytes
         return found
-
-    def close(self) -> None:
-        """Close the descriptor, which also ends all watches. Idempotent."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
 
 
 def _checked(result: int) -> int:

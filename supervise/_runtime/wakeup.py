@@ -60,14 +60,34 @@ def _eventfd() -> int:
     return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
 
-class WakeFd:
+class OwnedFd:
+    """A descriptor that its object closes."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int = -1) -> None:
+        """Take over a descriptor; -1 for none."""
+        self._fd = fd
+
+    def fileno(self) -> int:
+        """Return the descriptor; -1 if there is none, or after `close`."""
+        return self._fd
+
+    def close(self) -> None:
+        """Close the descriptor. Idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class WakeFd(OwnedFd):
     """A descriptor that polls as readable from `set` to `clear`. No method blocks.
 
     The descriptor is an eventfd and not the end of a pipe. A forked child would keep a copy of the pipe's write end,
     which would delay EOF.
     """
 
-    __slots__ = ("_fd",)
+    __slots__ = ()
 
     def __init__(self, same_as: WakeFd | None = None) -> None:
         """Make an event that is not set, or with `same_as` a duplicate of the descriptor of that event.
@@ -79,17 +99,13 @@ class WakeFd:
             OSError: No descriptor is left, or the kernel refuses the system call.
         """
         made = platform.needed(_eventfd) if same_as is None else same_as.fileno()
-        self._fd = made
+        super().__init__(made)
         if same_as is not None or made <= 2:
             try:
                 self._fd = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 3)
             finally:
                 if same_as is None:
                     os.close(made)
-
-    def fileno(self) -> int:
-        """Return the descriptor; -1 after `close`."""
-        return self._fd
 
     def set(self) -> None:
         """Make the descriptor readable. Callable from any thread. Has no effect after `close`."""
@@ -104,9 +120,3 @@ class WakeFd:
             os.eventfd_read(self._fd)
         except BlockingIOError:  # not set
             return
-
-    def close(self) -> None:
-        """Close the descriptor. Idempotent."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from supervise._files import open_to_append
 from supervise._record import NamedTuple
+from supervise._runtime.wakeup import OwnedFd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -152,7 +153,7 @@ class RunningRank(NamedTuple):
     """The last step that it has reported."""
 
 
-class SampleFile:
+class SampleFile(OwnedFd):
     """The file, which the first sample creates with mode 0600. Used by one thread."""
 
     def __init__(self, directory: str, ranks: int) -> None:
@@ -162,8 +163,8 @@ class SampleFile:
             directory: The run directory.
             ranks: Number of ranks.
         """
+        super().__init__()
         self._directory = directory
-        self._fd = -1
         self._parts = _AGE_PARTS * min(1.0, _MANY / ranks)
         self._shortest_s = self._interval_s = max(_SHORTEST_S, ranks * _S_PER_RANK)
         self._begun_s = time.monotonic()
@@ -181,12 +182,6 @@ class SampleFile:
         with contextlib.suppress(OSError):  # a full disk, or no descriptor is left
             self._append(self._sample(lives))
         self._plan(time.thread_time() - before_s)
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
 
     def _plan(self, cost_s: float) -> None:
         now_s = time.monotonic()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from supervise import _platform as platform
 from supervise._process.containment.procfs import all_pids, reading, unless_gone
 from supervise._record import NamedTuple
+from supervise._runtime.wakeup import OwnedFd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,10 +22,13 @@ _NOT_SENT = frozenset({errno.ESRCH, errno.EPERM, errno.EMFILE, errno.ENFILE})
 """Errors of a signal that was not sent: the process has exited, belongs to another user, or no descriptor is left."""
 
 
-class Member:
-    """One process of a gang, identified by a pidfd, or by its pid and start time."""
+class Member(OwnedFd):
+    """One process of a gang, identified by a pidfd, or by its pid and start time.
 
-    __slots__ = ("_fd", "_started", "pid")
+    Its descriptor becomes readable at the exit; it is -1 if there is no pidfd.
+    """
+
+    __slots__ = ("_started", "pid")
 
     def __init__(self, pid: int) -> None:
         """Identify the process that has this pid now.
@@ -33,8 +37,8 @@ class Member:
             ProcessLookupError: There is none.
             OSError: No descriptor is left.
         """
+        super().__init__()
         self.pid = pid
-        self._fd = -1
         self._started = 0.0
         if platform.PIDFD:
             self._fd = os.pidfd_open(pid)
@@ -42,10 +46,6 @@ class Member:
             self._started = seen.started
         else:
             raise ProcessLookupError(errno.ESRCH, "no such process")
-
-    def fileno(self) -> int:
-        """Return the descriptor that becomes readable at the exit; -1 if there is no pidfd."""
-        return self._fd
 
     def alive(self) -> bool:
         """Whether the process runs, which a zombie does not. True also if no descriptor is left to find out."""
@@ -85,12 +85,6 @@ class Member:
                 raise
             return False
         return True
-
-    def close(self) -> None:
-        """Close the pidfd. Idempotent."""
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            os.close(fd)
 
 
 class _Scan(NamedTuple):

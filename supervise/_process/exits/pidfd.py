@@ -10,26 +10,22 @@ from supervise import _platform as platform
 from supervise._process.containment.groups import readable
 from supervise._process.containment.procfs import look
 from supervise._process.exits.leader import Exit, ExitNotice, GroupLeader, as_signal, remembered
+from supervise._runtime.wakeup import OwnedFd
 
 
-class Pidfd:
-    """The exit notice of a kernel that has pidfds: it needs no thread."""
+class Pidfd(OwnedFd):
+    """The exit notice of a kernel that has pidfds: it needs no thread. Its descriptor is the pidfd.
+
+    The pidfd is -1 if other code reaped the process before its descriptor was opened.
+    """
 
     at_ns: int | None = None
     found: os.waitid_result | None = None
-
-    def __init__(self, pidfd: int) -> None:
-        """Take over a pidfd; -1 if other code reaped the process before its descriptor was opened."""
-        self._fd = pidfd
 
     @property
     def dead(self) -> bool:
         """Whether the pidfd is readable."""
         return readable(self._fd)
-
-    def fileno(self) -> int:
-        """Return the pidfd."""
-        return self._fd
 
     def look(self) -> None:
         """Do nothing, because the kernel makes a pidfd readable at once."""
@@ -60,12 +56,6 @@ class Pidfd:
         except (ProcessLookupError, PermissionError):
             return False
         return self.lost_status()[0] is None
-
-    def close(self) -> None:
-        """Close the pidfd. Idempotent."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
 
 
 def exit_notice(pid: int, *, pidfd: int = -1, parents_word: int | None = None) -> ExitNotice:

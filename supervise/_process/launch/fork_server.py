@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._process.files import close, write_all
 from supervise._runtime import fork_hooks
-from supervise._runtime.wakeup import WakeFd
+from supervise._runtime.wakeup import OwnedFd, WakeFd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -207,23 +207,19 @@ def check_room() -> None:
             os.close(fd)
 
 
-class ServerStatus:
-    """The fork server's reports on one child: first its pid, then, after its exit, the exit code."""
+class ServerStatus(OwnedFd):
+    """The fork server's reports on one child: first its pid, then, after its exit, the exit code.
+
+    The descriptor is readable when there is a report. Its number changes once the request is sent.
+    """
 
     def __init__(self, fd: int, asking: _Asking | None = None) -> None:
         """Take over the nonblocking descriptor of the reports.
 
         With `asking`, take over the `ready` of that thread instead.
         """
-        self._fd = fd
+        super().__init__(fd)
         self._asking = asking
-
-    def fileno(self) -> int:
-        """Return the descriptor that is readable when there is a report.
-
-        The number changes once the request is sent.
-        """
-        return self._fd
 
     def read(self) -> int | None:
         """Return the next report; None if there is none yet.
@@ -253,9 +249,7 @@ class ServerStatus:
 
     def close(self) -> None:
         """Close the descriptor. Idempotent."""
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            os.close(fd)
+        super().close()
         if self._asking is not None:
             self._asking.abandon()
             self._asking = None

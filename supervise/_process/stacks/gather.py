@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from supervise._printable import one_line
 from supervise._process.launch.stack_signal import PREFIX
 from supervise._record import NamedTuple
+from supervise._runtime.wakeup import OwnedFd
 from supervise.stacks import RankStacks, StackFrame, ThreadStack
 
 if TYPE_CHECKING:
@@ -313,15 +314,15 @@ _FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)')
 _LINK = re.compile(rf"/memfd:{PREFIX}(\d+)-(\d+) \(deleted\)")
 
 
-class Dump:
+class Dump(OwnedFd):
     """One dump of one process. The steps are `find`, `prepare`, the signal, and `read` once `is_complete` is true."""
 
     def __init__(self, pid: int, number: int, fd: int) -> None:
         """Take over an open memory file; see `find`."""
+        super().__init__(fd)
         self.pid = pid
         self.number = number
         """The signal at which the process writes its stacks."""
-        self._fd = fd
         self._start = 0
         self._before = frozenset[int]()
 
@@ -370,12 +371,6 @@ class Dump:
         """Return the threads in the dump, the main thread first; empty if there is none."""
         text = os.pread(self._fd, _MOST_BYTES, self._start).decode("utf-8", "replace")
         return parsed(text, self.pid)
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
 
 
 def _number(path: str, pid: int) -> int | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from supervise._files import is_own, open_folder, open_to_append
 from supervise._printable import ending
 from supervise._record import as_dict
+from supervise._runtime.wakeup import OwnedFd
 from supervise._story.wording import columns, size
 from supervise._views import recorded_run
 from supervise.result import ProcessFailure, RankEnd, RunProcsResult
@@ -128,8 +129,11 @@ EVENTS_LOST = "supervise.events.lost"
 """The event about ``events.jsonl`` itself: its line says how many events before that line could not be written."""
 
 
-class EventFile:
-    """The file ``events.jsonl``: one JSON object per line, written without buffering."""
+class EventFile(OwnedFd):
+    """The file ``events.jsonl``: one JSON object per line, written without buffering.
+
+    Events after `close` are dropped.
+    """
 
     def __init__(self, directory: str | None) -> None:
         """Open the file to append; create it with mode 0600.
@@ -140,7 +144,7 @@ class EventFile:
         Raises:
             OSError: The file cannot be created.
         """
-        self._fd = -1
+        super().__init__()
         self.locked: bool = False
         """Whether this process holds the lock by which readers see that it runs."""
         self.lost: int = 0
@@ -199,12 +203,6 @@ class EventFile:
         data = before + json.dumps(event, default=str).encode() + b"\n"
         while data:
             data = data[os.write(self._fd, data) :]
-
-    def close(self) -> None:
-        """Close the file; later events are dropped."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
 
 
 def write_result(
