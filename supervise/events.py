@@ -40,9 +40,10 @@ class Event(NamedTuple):
 
 
 _NUMBERS = {name.lower(): number for name, number in logging.getLevelNamesMapping().items()}
-_logger = logging.getLogger("supervise")
+log = logging.getLogger("supervise")
+"""The logger of this library."""
 _silence = logging.NullHandler()
-_logger.addHandler(_silence)
+log.addHandler(_silence)
 
 _OTEL = {
     "pid": "process.pid",
@@ -101,7 +102,7 @@ class EventLog:
                     self._context.run(deliver, dict(whole))
                 except BaseException:
                     with contextlib.suppress(BaseException):  # the listener that raised may be a logging handler
-                        _logger.debug("a listener of events raised", exc_info=True)
+                        log.debug("a listener of events raised", exc_info=True)
 
     def renew(self, **common: Any) -> None:
         """Change the common fields of all further events."""
@@ -121,7 +122,7 @@ class EventLog:
         is_configured = getattr(structlog, "is_configured", None)
         if structlog is not None and is_configured is not None and is_configured():
             return _through(structlog.get_logger("supervise"))
-        if not _logger.isEnabledFor(_NUMBERS[level]) or not _has_listener():
+        if not log.isEnabledFor(_NUMBERS[level]) or not _has_listener():
             return None
         return _log
 
@@ -132,16 +133,16 @@ def say_at_last(text: str, level: int) -> None:
     If stderr would block, the line is dropped: no thread of a gang may block.
     """
     handler = logging.lastResort
-    if handler is None or not _logger.isEnabledFor(level) or not _takes_a_line(sys.stderr):
+    if handler is None or not log.isEnabledFor(level) or not _takes_a_line(sys.stderr):
         return
-    record = _logger.makeRecord(_logger.name, level, __file__, 0, text, (), None)
-    if _logger.filter(record):
+    record = log.makeRecord(log.name, level, __file__, 0, text, (), None)
+    if log.filter(record):
         handler.handle(record)
 
 
 def _has_listener() -> bool:
     """Return whether the logger ``supervise`` or one above it has a handler of the application."""
-    found: logging.Logger | None = _logger
+    found: logging.Logger | None = log
     while found is not None:
         for handler in found.handlers:  # faster than `any`, at each event
             if not isinstance(handler, logging.NullHandler):
@@ -152,9 +153,9 @@ def _has_listener() -> bool:
 
 def _is_configured() -> bool:
     """Return whether the application has configured the logger: by a level, a handler or no propagation."""
-    if not _logger.isEnabledFor(logging.ERROR) or not _logger.propagate:
+    if not log.isEnabledFor(logging.ERROR) or not log.propagate:
         return True
-    found: logging.Logger | None = _logger
+    found: logging.Logger | None = log
     while found is not None:
         if any(handler is not _silence for handler in found.handlers):
             return True
@@ -185,7 +186,7 @@ def _log(event: dict[str, Any]) -> None:
     whole = dict(event if merge is None else merge(None, level, event))
     shown = {k: v for k, v in whole.items() if k not in _NOT_IN_MESSAGE and v is not None}
     fields = " ".join(f"{key}={value!r}" for key, value in shown.items())
-    getattr(_logger, level)(f"{whole['event']} {fields}", extra={"supervise": whole})
+    getattr(log, level)(f"{whole['event']} {fields}", extra={"supervise": whole})
 
 
 _NOT_IN_MESSAGE = {"event", "level", "schema_version", "timestamp", "monotonic_ns", "host_name", "seq"}

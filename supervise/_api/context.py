@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import logging
 import signal
 import threading
 import time
@@ -26,6 +25,7 @@ from supervise._runtime.future import Reply
 from supervise._runtime.wakeup import remaining
 from supervise._settings import LONGEST_S, check_seconds, usual_grace_s
 from supervise.errors import SignalException
+from supervise.events import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,8 +139,6 @@ class TailState:
         """Whether the context was closed."""
         return self._stopped
 
-
-log = logging.getLogger("supervise")
 
 PROMPT_S = 5.0
 """Deadline for asks that a Supervisor answers at once. If it expires, the Supervisor is dead."""

@@ -7,7 +7,6 @@ middle of a step of supervise. Handlers are installed once per process and resto
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
@@ -21,6 +20,7 @@ from supervise._runtime.main_thread import MainBell, Marked, bell_for_this_threa
 from supervise._runtime.wakeup import Bell, remaining
 from supervise._second_signal import is_repetition, means_now
 from supervise.errors import SignalException
+from supervise.events import log
 
 TYPE_CHECKING = False
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
-
-log = logging.getLogger("supervise")
 
 DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 """PyTorch's default; the variable ``TORCHELASTIC_SIGNALS_TO_HANDLE`` replaces it."""

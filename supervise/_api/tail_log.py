@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -18,6 +17,7 @@ from supervise._logs import sinks
 from supervise._logs.watch import FileCreation
 from supervise._printable import as_prefix
 from supervise._runtime.future import Reply
+from supervise.events import log
 
 if TYPE_CHECKING:
     import threading
@@ -97,8 +97,6 @@ class PatientTail(Tail):
             self._quietly(arrival.cancel)
         super()._leave(error)
 
-
-log: logging.Logger = logging.getLogger("supervise")
 
 _STUCK_S = 5.0
 """How long a destination may block before it is abandoned."""

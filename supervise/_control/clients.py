@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import os
 import select
 import socket
@@ -36,6 +35,7 @@ from supervise._printable import printable
 from supervise._record import NamedTuple, as_dict
 from supervise._settings import check_seconds
 from supervise.errors import SpecError
+from supervise.events import log
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
@@ -319,8 +319,6 @@ def message_of(request: Request) -> object:
         raise Refusal("bad-request", f"{request.name} has no argument {shown(unknown[0])}")
     return _KINDS[request.name].message(request.arguments)
 
-
-log = logging.getLogger("supervise")
 
 MOST_CLIENTS = 32
 A_TURN = 32

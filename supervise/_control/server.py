@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import socket
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from supervise._control.protocol import Service, SocketFile, StopAsked
 from supervise._process.files import clear_of_stdio
 from supervise._runtime import fork_hooks
 from supervise._runtime.loop import Loop
+from supervise.events import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import pykka
 
     from supervise._control.clients import Clients
-
-log = logging.getLogger("supervise")
 
 _AT_ONCE = 16
 """How many connections are accepted before the loop does other work."""

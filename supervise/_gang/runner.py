@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import signal
 import threading
 import time
@@ -28,6 +27,7 @@ from supervise._record import replace
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import PendingReplies, Subscribers, with_jitter
 from supervise.errors import SpawnError, SuperviseError, SupervisorCrashed, UnkillableError
+from supervise.events import log
 from supervise.messages import GangStatus, RankState, RankStatus
 from supervise.recording import repr_of, text_of
 from supervise.result import RankEnd, RankRestart, RunProcsResult
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from supervise._runtime.loop import Loop, Timer
     from supervise._settings import Containment
     from supervise.stacks import RankStacks
-
-log = logging.getLogger("supervise")
 
 
 # The present state of each rank, for `Status`

@@ -7,7 +7,6 @@ forked child: remove them.
 from __future__ import annotations
 
 import atexit
-import logging
 import signal
 import sys
 import threading
@@ -21,6 +20,7 @@ from supervise._gang.sweep import Sweep
 from supervise._runtime import fork_hooks
 from supervise._runtime.future import MUST_NOT_BLOCK
 from supervise._runtime.wakeup import remaining
+from supervise.events import log
 from supervise.messages import Close
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from supervise._process.exits.leader import Process
     from supervise._process.exits.slots import ExitSlots
     from supervise._runtime.loop import Loop
-
-log = logging.getLogger("supervise")
 
 _DEADLINE_S = 5.0
 """Deadline for the ranks.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 import time
@@ -11,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from supervise._core import steps
 from supervise._process.containment.escapees import DYING_S, Contained, Escaped, Scan
+from supervise.events import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from supervise._runtime.loop import Loop, Timer
 
-
-log = logging.getLogger("supervise")
 
 _AFTER_KILL_S = 5.0
 """Deadline after SIGKILL, for processes that do not die or that fork again and again."""

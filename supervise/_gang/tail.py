@@ -26,7 +26,7 @@ from supervise._logs.sinks import Canceled, CancelToken, Sink, lines_to
 from supervise._logs.watch import Pace, Watch, cancel_all, hold
 from supervise._runtime.future import Reply
 from supervise._runtime.wakeup import Bell
-from supervise.events import say_at_last
+from supervise.events import log, say_at_last
 from supervise.messages import Bare
 from supervise.recording import repr_of, text_of
 
@@ -454,9 +454,6 @@ class TailFiles:
     def let_go_of_watches(self) -> list[Watch]:
         """Return the watches, which the caller must then end."""
         return [watch for feed in self._feeds for watch in feed.let_go_of_watch()]
-
-
-log = logging.getLogger("supervise")
 
 
 class Changed(Bare):

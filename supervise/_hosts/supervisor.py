@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import sys
 import time
@@ -25,6 +24,7 @@ from supervise._runtime.future import Reply
 from supervise._runtime.shell import check_timeout, with_jitter
 from supervise._settings import conditions
 from supervise.errors import SpawnError, SpecError, SuperviseError, SupervisorCrashed
+from supervise.events import log
 from supervise.messages import GangStatus, Phase, RankState, RankStatus, WorkerExited
 from supervise.recording import repr_of, text_of
 from supervise.result import LOST_SINCE, Outcome, ProcessFailure, RankEnd, RankRestart, Role, RunProcsResult
@@ -399,8 +399,6 @@ class Inquiry:
         for reply in replies:
             reply.set(self._answer())
 
-
-log = logging.getLogger("supervise")
 
 _MOST_RESTARTS = 1000
 

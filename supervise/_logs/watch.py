@@ -7,7 +7,6 @@ that `Pace` allows. If inotify is not available, or its limits are reached, `Pol
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import struct
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from supervise import _platform as platform, _threads
 from supervise._runtime import fork_hooks
 from supervise._runtime.wakeup import OwnedFd, WakeFd
+from supervise.events import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -93,8 +93,6 @@ def _checked(result: int) -> int:
         raise OSError(number, os.strerror(number))
     return result
 
-
-log = logging.getLogger("supervise")
 
 POLL_MS = 50
 """The polling interval of `PollingWatch`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -12,6 +11,7 @@ from pykka import messages as pykka_messages
 
 from supervise._runtime import fork_hooks
 from supervise._runtime.future import Reply
+from supervise.events import log
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -33,9 +33,6 @@ class StoppingRef(pykka.ActorRef[Any]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Stop the actor; return when it has ended."""
         self.stop()
-
-
-log = logging.getLogger("supervise")
 
 
 class Inbox:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import sys
 import time
@@ -17,6 +16,7 @@ import pykka
 from supervise._runtime import fork_hooks
 from supervise._runtime.main_thread import bell_for_this_thread, waits
 from supervise._runtime.wakeup import remaining
+from supervise.events import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
     Outcome = tuple[Any, BaseException | None]
-
-log = logging.getLogger("supervise")
 
 T = TypeVar("T")
 M = TypeVar("M")

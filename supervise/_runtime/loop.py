@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
-import logging
 import math
 import os
 import select
@@ -17,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 from supervise import _platform as platform, _threads
 from supervise._runtime.future import MUST_NOT_BLOCK, Reply
 from supervise._runtime.wakeup import WakeFd
+from supervise.events import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-log = logging.getLogger("supervise")
 
 _LONGEST_SELECT_S = 86_400.0
 _AT_ONCE = 32

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import signal
 import sys
 from typing import TYPE_CHECKING, Any, cast
@@ -16,6 +15,7 @@ from supervise._api.base import PContext
 from supervise._api.context import PROMPT_S, GangContext
 from supervise._api.signals import protected
 from supervise.errors import SpecError
+from supervise.events import log
 from supervise.result import Outcome, ProcessFailure, RunProcsResult
 
 if TYPE_CHECKING:
@@ -108,9 +108,6 @@ class PolledContext(GangContext):
         finally:
             signals.deliver()
         return result
-
-
-log = logging.getLogger("supervise")
 
 
 class MultiprocessContext(PolledContext):

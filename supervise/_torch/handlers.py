@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._runtime.future import Reply
 from supervise._torch import subprocess_handler as ours
+from supervise.events import log
 from supervise.messages import WorkerExited
 from supervise.result import ProcessFailure
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 # Programs started by a client's replacement of `SubprocessHandler`. PyTorch's contexts permit such a replacement
 
-
-log = logging.getLogger("supervise")
 
 _API = "supervise.elastic.api"
 _HANDLERS = "supervise.elastic.subprocess_handler.handlers"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import logging
 import sys
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -18,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from supervise.errors import SpecError
+from supervise.events import log
 from supervise.trees import Down
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Reason = BaseException | str | None
-
-log = logging.getLogger("supervise")
 
 NOPROC = "noproc"
 """The reason for an actor that was already dead when the watch began."""

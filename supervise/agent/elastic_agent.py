@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import os
 import signal
 import threading
@@ -24,6 +23,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.utils import macros
 
 import supervise
+from supervise.events import log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -111,8 +111,6 @@ def _raise(signum: int, _frame: FrameType | None) -> None:
     sig = signal.Signals(signum)
     raise SignalException(f"Process {os.getpid()} got signal: {sig}", sig)
 
-
-log: logging.Logger = logging.getLogger("supervise")
 
 _TURN_S = 1e-6
 """Interval of the sleep in PyTorch's loop. It is short, because `_monitor_workers` itself waits for the gang."""

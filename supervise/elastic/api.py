@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from supervise.destinations import LogsDest
     from supervise.errors import SignalException
-    from supervise.events import _logger as logger
+    from supervise.events import log as logger
     from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std, to_map, validate_full_rank as _validate_full_rank
     from supervise.recording import record as record
     from supervise.result import ProcessFailure as ProcessFailure, RunProcsResult
@@ -72,7 +72,7 @@ _HOMES = {
     "_validate_full_rank": "logs:validate_full_rank",
     "_wrap": "_torch.redirects",
     "get_std_cm": "_torch.redirects",
-    "logger": "events:_logger",
+    "logger": "events:log",
     "get_subprocess_handler": "_torch.subprocess_handler",
     "record": "recording",
     "redirect_stderr": "_torch.redirects",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -75,8 +74,6 @@ def actor_class() -> Any:
     """Return `HostActor` as an actor class of Ray."""
     return ray.remote(max_restarts=0, max_task_retries=0, max_concurrency=64)(HostActor)
 
-
-log: logging.Logger = logging.getLogger("supervise")
 
 _CREATE_S = 60.0
 """Time that each host actor has to answer once it has its bundle. Ray starts a worker process for it in this time."""

@@ -29,7 +29,7 @@ def unconfigured():
 @pytest.fixture
 def quiet(unconfigured, monkeypatch):
     """Nobody listens: pytest's own handlers are above our logger."""
-    monkeypatch.setattr(events._logger, "propagate", False)
+    monkeypatch.setattr(events.log, "propagate", False)
 
 
 def in_fresh_interpreter(code, *args):

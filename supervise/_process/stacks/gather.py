@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import queue
 import re
@@ -23,6 +22,7 @@ from supervise._printable import one_line
 from supervise._process.launch.stack_signal import PREFIX
 from supervise._record import NamedTuple
 from supervise._runtime.wakeup import OwnedFd
+from supervise.events import log
 from supervise.stacks import RankStacks, StackFrame, ThreadStack
 
 if TYPE_CHECKING:
@@ -424,8 +424,6 @@ def with_states(python: list[ThreadStack], kernel: Mapping[int, ThreadStack]) ->
         joined.append(thread)
     return (*joined, *rest.values())
 
-
-log = logging.getLogger("supervise")
 
 _KERNEL_S, _PY_SPY_S, _DUMPS_S = 0.3, 0.6, 1.3
 """Seconds from the beginning of the collection to the end of each step.

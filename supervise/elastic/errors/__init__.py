@@ -8,7 +8,7 @@ from supervise.elastic._lazy import names
 
 if TYPE_CHECKING:
     from supervise.errors import ChildFailedError
-    from supervise.events import _logger as logger
+    from supervise.events import log as logger
     from supervise.recording import ErrorHandler, get_error_handler, record
     from supervise.result import ProcessFailure
 
@@ -25,7 +25,7 @@ _HOMES = {
     "error_handler": "",
     "get_error_handler": "recording",
     "handlers": "",
-    "logger": "events:_logger",
+    "logger": "events:log",
     "record": "recording",
 }
 

@@ -7,6 +7,6 @@ __all__ = ["ErrorHandler"]
 
 TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
-    from supervise.events import _logger as logger
+    from supervise.events import log as logger
 else:
-    __getattr__, __dir__ = names(__name__, globals(), {"logger": "events:_logger"})
+    __getattr__, __dir__ = names(__name__, globals(), {"logger": "events:log"})
