@@ -7,11 +7,11 @@ import errno
 import json
 import select
 import socket
-import struct
 import time
 from typing import TYPE_CHECKING, Any, Self
 
 from supervise._control.protocol import VERSION, connected, peer, request_line
+from supervise._process.containment.procfs import look
 from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
@@ -169,24 +169,10 @@ class ControlClient:
 
     def _look(self) -> None:
         """Report a suspension of the server, but only once."""
-        pid = _pid_of_server(self._end)
-        if self._on_suspended is not None and _is_suspended(pid):
+        pid = self.peer_pid
+        if self._on_suspended is not None and (seen := look(pid)) is not None and seen.state in ("T", "t"):
             report, self._on_suspended = self._on_suspended, None
             report(pid)
-
-
-def _pid_of_server(end: socket.socket) -> int:
-    """Return the process ID of the process that listens; 0 if it has none in this PID namespace."""
-    pid, _, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return int(pid)
-
-
-def _is_suspended(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-    except (OSError, IndexError):
-        return False
 
 
 def _patiently_connected(path: str) -> socket.socket:

@@ -234,12 +234,12 @@ def _some_ranks(given: Mapping[str, Any]) -> frozenset[int]:
 # Answers
 
 
-def refusal_of(error: BaseException) -> Refusal:
+def refusal_of(error: BaseException, ident: str | int | None) -> Refusal:
     """Return the error reply for the exception with which a gang has replied."""
-    text = printable(text_of(error)) or type(error).__name__
     if isinstance(error, pykka.ActorDeadError):
-        return Refusal("ended", "the gang has ended")
-    return Refusal("invalid" if isinstance(error, SpecError) else "failed", text)
+        return Refusal("ended", "the gang has ended", ident)
+    text = printable(text_of(error)) or type(error).__name__
+    return Refusal("invalid" if isinstance(error, SpecError) else "failed", text, ident)
 
 
 def _status(status: say.GangStatus) -> dict[str, Any]:
@@ -404,10 +404,8 @@ class Clients:
         clients, self._clients = self._clients, {}
         for client in clients.values():
             for _, ident, _ in client.pending.values():
-                refusal = Refusal("ended", "the gang has ended")
-                refusal.id = ident
                 with contextlib.suppress(OSError):
-                    client.send(error_line(refusal))
+                    client.send(error_line(Refusal("ended", "the gang has ended", ident)))
             epoll.unregister(client.end)
             client.close()
         self._loop.unwatch(epoll.fileno())
@@ -536,11 +534,9 @@ class Clients:
         try:
             line = answer_line(ident, _KINDS[name].result(reply.get(timeout=0)))
             if len(line) + sum(each.unsent_bytes for each in self._clients.values()) > _MOST_UNSENT_BYTES:
-                raise Refusal("too-large", f"the answer has {len(line)} bytes; ask for fewer ranks")  # noqa: TRY301
+                line = error_line(Refusal("too-large", f"the answer has {len(line)} bytes; ask for fewer ranks", ident))
         except BaseException as error:
-            refusal = error if isinstance(error, Refusal) else refusal_of(error)
-            refusal.id = ident
-            line = error_line(refusal)
+            line = error_line(refusal_of(error, ident))
         client.progress_s = time.monotonic()
         client.send(line)
         self._take(client)

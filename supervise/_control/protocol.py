@@ -36,13 +36,13 @@ class Refusal(Exception):  # noqa: N818 - becomes a reply, not a failure of this
     Args:
         code: The kind of error, a word of the protocol.
         message: What is wrong, and what is accepted.
+        ident: The ``id`` of the request, if it could be read.
     """
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, ident: str | int | None = None) -> None:
         super().__init__(message)
         self.code = code
-        self.id: Any = None
-        """The ``id`` of the request, if it could be read."""
+        self.id = ident
 
 
 class Request(NamedTuple):
@@ -68,15 +68,11 @@ def parse(line: bytes) -> Request:
     ident = found.get("id")
     if not (ident is None or _is_integer(ident) or (isinstance(ident, str) and len(ident) <= _LONGEST_ID)):
         raise Refusal("bad-request", f"'id' is not a string of at most {_LONGEST_ID} characters, or an integer")
-    try:
-        if found.get("version") != VERSION or not _is_integer(found["version"]):
-            raise Refusal("version", f"'version' is {shown(found.get('version'))}; this server speaks {VERSION}")  # noqa: TRY301
-        name = found.get("request")
-        if not isinstance(name, str):
-            raise Refusal("bad-request", "'request' is missing, or is not a string")  # noqa: TRY301
-    except Refusal as refusal:
-        refusal.id = ident
-        raise
+    if found.get("version") != VERSION or not _is_integer(found["version"]):
+        raise Refusal("version", f"'version' is {shown(found.get('version'))}; this server speaks {VERSION}", ident)
+    name = found.get("request")
+    if not isinstance(name, str):
+        raise Refusal("bad-request", "'request' is missing, or is not a string", ident)
     return Request(name, ident, {key: value for key, value in found.items() if key not in _OWN})
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._files import open_regular, read_regular
 from supervise._printable import one_line
+from supervise._process.containment.procfs import look, started
 from supervise._story.wording import counted
 from supervise._views.samples import SAMPLES, STREAMS
 
@@ -69,7 +70,7 @@ def identity(*, locked: bool) -> dict[str, Any]:
         "boot_id": _boot_id(),
         "pid_namespace": _pid_namespace(),
         "pid": os.getpid(),
-        "started_ticks": _started_ticks(os.getpid()),
+        "started_ticks": started(os.getpid()),
         "locked": locked,
     }
 
@@ -102,17 +103,8 @@ def _is_process(pid: int, started_ticks: object) -> bool:
         return False
     except PermissionError:
         pass
-    return started_ticks is None or _started_ticks(pid) in (None, started_ticks)
-
-
-def _started_ticks(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since the boot; -1 for a zombie, None where there is no procfs."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return -1 if fields[0] in (b"Z", b"X") else int(fields[19])
-    except (OSError, IndexError, ValueError):
-        return None
+    seen = None if started_ticks is None else look(pid)
+    return seen is None or (not seen.dead and seen.started == started_ticks)  # None: where there is no procfs
 
 
 def _boot_id() -> str | None:
