@@ -24,12 +24,10 @@ from supervise._runtime.actor import Inbox
 from supervise._runtime.future import Reply
 from supervise._runtime.wakeup import remaining
 from supervise._settings import LONGEST_S, check_seconds, usual_grace_s
-from supervise.errors import SignalException
 from supervise.events import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from supervise._gang.spec import GangSettings
     from supervise.messages import GangStatus
@@ -348,10 +346,6 @@ class GangContext(PContext):
         came, self._came = self._came or signals.recorded(), None
         if came is not None and came.kills is None:
             signals.hand_over(came)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Close the gang with its own grace. If a `SignalException` ends the block, its signal is the first signal."""
-        self.close(error.sigval if isinstance(error, SignalException) else None)
 
     def _close(self, death_sig: signal.Signals, timeout: float = 30) -> None:
         """End every rank; keep a signal that arrives meanwhile for `close`. PyTorch's name, for subclasses."""

@@ -154,6 +154,7 @@ class Gang:
     grace_s: float | None
     """Seconds for the other ranks after the first failure; None for no limit."""
     live: bool
+    """Whether pytest shows the output of tests at once."""
     bare: int | None
     measurement: Measurement | None
     course: Course = field(init=False)

@@ -65,10 +65,11 @@ class RankGather:
                 gone = [rank for rank in missing if self._folder.ended(rank).exists()]
                 gone = [rank for rank in gone if rank in self._missing(call)]
                 if gone:
-                    raise RankGatherError(f"rank_gather: {_named(gone)} ended without the call number {call + 1}")
+                    raise RankGatherError(f"rank_gather: {numbered(gone)} ended without the call number {call + 1}")
                 if time.monotonic() >= deadline_s:
                     raise RankGatherError(
-                        f"rank_gather: {_named(missing)} did not make the call number {call + 1} within {timeout_s:g} s"
+                        f"rank_gather: {numbered(missing)} did not make the call number {call + 1}"
+                        f" within {timeout_s:g} s"
                     )
                 bell.wait(deadline_s)
         finally:
@@ -97,8 +98,10 @@ class RankGather:
         return [rank for rank in range(self._world_size) if not self._folder.value(call, rank).exists()]
 
 
-def _named(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+def numbered(ranks: list[int]) -> str:
+    """Return ``rank 2`` or ``ranks 0, 2``."""
+    numbers = sorted(set(ranks))
+    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
 
 
 # The place of this process in a gang: which rank of which test it is

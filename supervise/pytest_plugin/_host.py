@@ -131,11 +131,6 @@ def _sections(reports: list[pytest.TestReport]) -> list[tuple[str, str]]:
     return reports[-1].sections if reports else []
 
 
-def is_of_teardown(title: str) -> bool:
-    """Return whether the section with this title has the output of a rank in its teardown."""
-    return " teardown [rank " in title
-
-
 def _written(folder: Folder, rank: int, record: Record) -> Iterator[tuple[str, str, str]]:
     """Yield phase, stream and text. Output after the last line of the journal belongs to the next phase."""
     begin = dict.fromkeys(_STREAMS, 0)
@@ -248,8 +243,8 @@ class Hooks:
             if story is not None:
                 del item.stash[_STORY]
                 _tell(report, story)
-                # pytest shows these with the report of the teardown
-                report.sections = [each for each in report.sections if not is_of_teardown(each[0])]
+                # pytest shows the output of ranks in their teardown with the report of the teardown
+                report.sections = [each for each in report.sections if " teardown [rank " not in each[0]]
         return report
 
 
@@ -354,21 +349,15 @@ def _gang(
         start_method=settings.start_method,
         timeout_s=timeout_s,
         grace_s=None if debugged else settings.grace_s,
-        live=_is_live(item.config),
+        live=item.config.getoption("capture", "fd") in ("no", "tee-sys"),
         bare=with_terminal,
         measurement=measurement,
     )
 
 
-def _is_live(config: pytest.Config) -> bool:
-    """Return whether pytest shows the output of tests at once."""
-    return config.getoption("capture", "fd") in ("no", "tee-sys")
-
-
 def _conduct(item: pytest.Item, gang: Gang) -> None:
     """Run a gang; keep the facts for the report of the test, and raise the exception of the test's call, if any."""
     __tracebackhide__ = True
-    story = None
     try:
         gang.run()
     except BaseException:
@@ -428,7 +417,7 @@ def _raise(course: Course, verdict: _verdict.Verdict) -> None:
     ]
     if exits:
         _, _, reason, returncode = min(exits)
-        ranks = _verdict.numbered([rank for _, rank, *rest in exits if rest == [reason, returncode]])
+        ranks = _gather.numbered([rank for _, rank, *rest in exits if rest == [reason, returncode]])
         pytest.exit(f"{ranks}: {reason}", returncode)
     if verdict.wasxfail is not None and verdict.outcome == "skipped":
         raise RanksError(verdict.wasxfail)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bdb
 import faulthandler
 import functools
 import logging
@@ -88,16 +89,10 @@ def take(terminal: int) -> None:
 
 def examine(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
     """Open pytest's debugger where the test has failed. A debugger that the user has quit does not open again."""
-    import bdb
-
-    from _pytest.debugging import PdbInvoke
-
-    if call.excinfo is None or isinstance(call.excinfo.value, (bdb.BdbQuit, SystemExit)):
+    if call.excinfo is None or isinstance(call.excinfo.value, (bdb.BdbQuit, SystemExit, pytest.exit.Exception)):
         return
-    import pytest
+    from _pytest.debugging import PdbInvoke  # lazy: few tests are debugged
 
-    if isinstance(call.excinfo.value, pytest.exit.Exception):
-        return
     try:
         PdbInvoke().pytest_exception_interact(item, call, report)
     except pytest.exit.Exception:  # `q` in the debugger: the report of the failure must still be written

@@ -11,7 +11,7 @@ from _pytest._code.code import ExceptionRepr
 
 from supervise import group_stacks
 from supervise._printable import ending
-from supervise.pytest_plugin._gather import RankGatherError
+from supervise.pytest_plugin._gather import RankGatherError, numbered
 
 if TYPE_CHECKING:
     import pytest
@@ -116,12 +116,6 @@ def judge(ranks: list[RankVerdict], course: Course, place: str) -> Verdict:
 def named(ranks: list[RankVerdict]) -> str:
     """Return ``rank 2`` or ``ranks 0, 2`` for verdicts on these ranks."""
     return numbered([each.rank for each in ranks])
-
-
-def numbered(ranks: list[int]) -> str:
-    """Return ``rank 2`` or ``ranks 0, 2``."""
-    numbers = sorted(set(ranks))
-    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
 
 
 def stopped_notes(stopped: list[RankVerdict], course: Course, place: str) -> list[str]:

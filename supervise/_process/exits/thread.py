@@ -120,7 +120,7 @@ class ExitThread:
             poll.register(self._word, select.POLLIN)
             poll.register(self._threads.fileno(), select.POLLIN)
             poll.poll()
-            if not _bytes_in(self._word):
+            if not bytes_in(self._word):
                 self._poll_procfs()
         finally:
             os.close(self._word)
@@ -173,7 +173,7 @@ class ExitThread:
         self._ours.close()
 
 
-def _bytes_in(fd: int) -> int:
+def bytes_in(fd: int) -> int:
     """Return how many bytes can be read from a pipe."""
     (count,) = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))
     return int(count)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from supervise._gang.spec import GangSettings
     from supervise._gang.supervisor import Supervisor
     from supervise.cli.options.options import Options
+    from supervise.cli.options.parts import Part
     from supervise.cli.run.console import Console
     from supervise.cli.run.rank_stdin import RankStdin
     from supervise.destinations import LogsDest
@@ -52,9 +53,13 @@ def settings_of(options: Options, envs: Mapping[int, dict[str, str]]) -> GangSet
                 found.pop(row.name, None)
         return cast("GangSettings", {**found, "roles": _roles(options)})
     [part] = options.parts
+    return cast("GangSettings", found | _work(part))
+
+
+def _work(part: Part) -> dict[str, Any]:
+    """Return the settings of a role that say what its ranks run, and where."""
     command = program.command(part)
-    found |= {"entrypoint": command[0], "args": dict.fromkeys(range(part.count), command[1:]), "cwd": part.cwd}
-    return cast("GangSettings", found)
+    return {"entrypoint": command[0], "args": dict.fromkeys(range(part.count), command[1:]), "cwd": part.cwd}
 
 
 def check_settings(options: Options, envs: Mapping[int, dict[str, str]]) -> None:
@@ -69,7 +74,6 @@ def check_settings(options: Options, envs: Mapping[int, dict[str, str]]) -> None
         OSError: A program does not exist or is not executable.
     """
     from supervise._gang.attempt import prepared
-    from supervise.logs import DefaultLogsSpecs
 
     prepared({**settings_of(options, envs), "logs_specs": DefaultLogsSpecs(os.devnull)})
 
@@ -77,19 +81,7 @@ def check_settings(options: Options, envs: Mapping[int, dict[str, str]]) -> None
 def _roles(options: Options) -> list[Any]:
     from supervise.roles import Role
 
-    roles = []
-    for part in options.parts:
-        command = program.command(part)
-        roles.append(
-            Role(
-                name=part.role,
-                entrypoint=command[0],
-                args=dict.fromkeys(range(part.count), command[1:]),
-                cwd=part.cwd,
-                **part.settings,
-            )
-        )
-    return roles
+    return [Role(name=part.role, **_work(part), **part.settings) for part in options.parts]
 
 
 def _numa(options: Options) -> Any:
@@ -175,12 +167,8 @@ def start_locally(
 
     specs = of(options)
     settings = settings_of(options, envs)
-    settings["logs_specs"] = specs
-    settings["log_line_prefixes"] = prefixes
-    settings["event_sink"] = sink
-    settings["screen"] = console.screen
-    settings["stdin"] = stdin.of_ranks()
-    settings["hears"] = True
+    settings.update({"logs_specs": specs, "log_line_prefixes": prefixes, "event_sink": sink})
+    settings.update({"screen": console.screen, "stdin": stdin.of_ranks(), "hears": True})
     attempt = first_attempt(**settings)
     return Supervisor.start_attempt(attempt), specs._run_log_dir  # noqa: SLF001 - no public name, as in PyTorch
 
