@@ -23,7 +23,7 @@ from supervise._runtime import fork_hooks
 from supervise._runtime.future import Reply
 from supervise.destinations import LogsDest
 from supervise.logs import LogsSpecs
-from supervise.multiprocessing._rank import ExitSlot, RankProcess
+from supervise.multiprocessing._rank import RankProcess
 
 if TYPE_CHECKING:
     import signal
@@ -37,21 +37,21 @@ _BEGIN_S = 60.0
 _LOOK_S = 60.0
 """A start has no time limit. At this interval, the caller checks that the gang still runs."""
 
-_standing: set[_Slots] = set()
+_standing: set[_Ends] = set()
 """The gangs that this interpreter waits for at its exit."""
 _registered_in: set[int] = set()
 """This process's pid, once its exit function is registered."""
 
 
-class _Slots:
-    """The exit slots of a gang, which callers join. A `Listener`."""
+class _Ends:
+    """The ends of the processes of a gang. A `Listener`."""
 
-    def __init__(self, slots: list[ExitSlot]) -> None:
-        self._slots = slots
+    def __init__(self, processes: list[RankProcess]) -> None:
+        self._processes = processes
 
     def exited(self, end: say.WorkerExited, value: OutcomeFile | None) -> None:
         trace, raised_ns = _trace(end, value)
-        self._slots[end.local_rank].settle(
+        self._processes[end.local_rank].settle(
             LOST_CODE if end.exitcode is None else end.exitcode,
             failed_ns=end.ended_ns if raised_ns is None else raised_ns,
             trace=trace,
@@ -61,13 +61,13 @@ class _Slots:
     def left(self, crash: SupervisorCrashed | None) -> None:
         _standing.discard(self)
         why = "it outlived SIGKILL" if crash is None else str(crash)
-        for slot in self._slots:
-            slot.settle(LOST_CODE, failed_ns=time.monotonic_ns(), complaint=why)
+        for process in self._processes:
+            process.settle(LOST_CODE, failed_ns=time.monotonic_ns(), complaint=why)
 
     def wait(self) -> None:
         """Wait until every rank has ended."""
-        for slot in self._slots:
-            slot.wait()
+        for process in self._processes:
+            process.join()
 
 
 def _trace(end: say.WorkerExited, value: OutcomeFile | None) -> tuple[str | None, int | None]:
@@ -110,8 +110,8 @@ def launch(nprocs: int, *, daemon: bool, **settings: Unpack[GangSettings]) -> li
     """
     prefix, first = _names(settings["start_method"], nprocs)
     plain = Plain(prefix=prefix, first=first, daemon=daemon)
-    slots = [ExitSlot() for _ in range(nprocs)]
-    listener = _Slots(slots)
+    processes = [RankProcess(rank, name=plain.name(rank), daemon=daemon) for rank in range(nprocs)]
+    listener = _Ends(processes)
     settings.update({"logs_specs": _Inherited(), "plain": plain, "stop_on_failure": False})
     attempt = first_attempt(**settings)
     _wait_at_exit()
@@ -120,17 +120,15 @@ def launch(nprocs: int, *, daemon: bool, **settings: Unpack[GangSettings]) -> li
     try:
         context.start(thread, attempt, box)
         gang = box.get(timeout=_BEGIN_S)
-        pids = _pids(gang)
-        return [
-            RankProcess(local_rank=rank, pid=pids[rank], name=plain.name(rank), daemon=daemon, fate=slot, gang=gang)
-            for rank, slot in enumerate(slots)
-        ]
+        for rank, pid in _pids(gang).items():
+            processes[rank].started(pid, gang)
     except BaseException:
         context.give_up(box)
         raise
+    return processes
 
 
-def _start(attempt: Attempt, listener: _Slots, *, waited_for: bool) -> pykka.ActorRef[Supervisor]:
+def _start(attempt: Attempt, listener: _Ends, *, waited_for: bool) -> pykka.ActorRef[Supervisor]:
     gang = Supervisor.start_attempt(attempt, own_thread=False, listener=listener)
     if waited_for:  # the gang has not ended yet: this thread runs it afterwards
         _standing.add(listener)
@@ -187,8 +185,8 @@ def _wait_at_exit() -> None:
 def _await_ranks() -> None:
     if issubclass(getattr(sys, "last_type", None) or object, KeyboardInterrupt):
         return  # after Ctrl-C, this process closes its ranks instead
-    for slots in list(_standing):
-        slots.wait()
+    for ends in list(_standing):
+        ends.wait()
 
 
 def _drop_in_child() -> None:

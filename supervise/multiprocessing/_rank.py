@@ -29,68 +29,50 @@ def wait_for_any(sentinels: list[int], timeout: float | None) -> list[Any]:
     return connection.wait(sentinels, None if timeout is not None and timeout > LONGEST_WAIT_S else timeout)
 
 
-class ExitSlot:
-    """The end of one process. The gang's loop sets it once; any thread may wait for it."""
+class RankProcess:
+    """A process of `spawn`, in place of a `multiprocessing.Process`. Its Supervisor starts and reaps it.
 
-    def __init__(self) -> None:
-        """Begin without an end.
+    The gang's loop sets its end once; any thread may wait for that.
+    """
+
+    def __init__(self, local_rank: int, *, name: str, daemon: bool) -> None:
+        """Describe a process that will be started.
+
+        Args:
+            local_rank: Its index.
+            name: Its name, which is the same inside the process.
+            daemon: Whether this interpreter ends it at its exit instead of waiting for it.
 
         Raises:
             OSError: No descriptor is available.
         """
+        self._local_rank = local_rank
+        self.name = name
+        self._daemon = daemon
+        self._host_pid = os.getpid()
         self._wake_fd = WakeFd()
-        self.sentinel = self._wake_fd.fileno()
+        self.sentinel: int = self._wake_fd.fileno()
+        """A descriptor that becomes readable when the process has ended and `exitcode` is known."""
         self.exitcode: int | None = None
-        """0 to 255, ``-N`` for signal N; None while it runs."""
+        """0 to 255, ``-N`` when killed by signal N, None while it runs."""
         self.trace: str | None = None
-        """The traceback of the exception that the function raised."""
+        """The traceback of the exception that its function raised; None if it raised none."""
         self.complaint: str | None = None
-        """A failure that the exit code does not show."""
+        """A failure that the exit code does not show: its status was lost, or its Supervisor crashed."""
         self.failed_ns: int | None = None
-        """Monotonic time of the failure, in ns: when the exception was captured, or else when the death was noticed."""
+        """Monotonic time of its failure, in ns: when the exception was captured, or else when its death was noticed."""
         weakref.finalize(self, self._wake_fd.close).atexit = False  # the loop may still call `settle` at the exit
+
+    def started(self, pid: int, gang: pykka.ActorRef[Any]) -> None:
+        """Note the pid and the Supervisor of the process."""
+        self._pid, self._gang = pid, gang
 
     def settle(self, exitcode: int, *, failed_ns: int, trace: str | None = None, complaint: str | None = None) -> None:
         """Set the end of the process. Later calls have no effect."""
         if self.exitcode is None:
-            self.failed_ns, self.trace, self.complaint = failed_ns, trace, complaint
+            self.failed_ns, self.trace, self.complaint = failed_ns if exitcode else None, trace, complaint
             self.exitcode = exitcode
             self._wake_fd.set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end of the process; return whether it has ended.
-
-        Args:
-            timeout: Seconds; None waits forever.
-        """
-        if self.exitcode is None:
-            wait_for_any([self.sentinel], timeout)
-        return self.exitcode is not None
-
-
-class RankProcess:
-    """A process of `spawn`, in place of a `multiprocessing.Process`. Its Supervisor starts and reaps it."""
-
-    def __init__(
-        self, *, local_rank: int, pid: int, name: str, daemon: bool, fate: ExitSlot, gang: pykka.ActorRef[Any]
-    ) -> None:
-        """Describe a process that was started.
-
-        Args:
-            local_rank: Its index.
-            pid: Its pid.
-            name: Its name, which is the same inside the process.
-            daemon: Whether this interpreter ends it at its exit instead of waiting for it.
-            fate: Its exit slot.
-            gang: Its Supervisor.
-        """
-        self._local_rank = local_rank
-        self._pid = pid
-        self.name = name
-        self._daemon = daemon
-        self._fate = fate
-        self._gang = gang
-        self._host_pid = os.getpid()
 
     @property
     def pid(self) -> int:
@@ -104,34 +86,9 @@ class RankProcess:
         """Whether this interpreter ends it at its exit instead of waiting for it."""
         return self._daemon
 
-    @property
-    def sentinel(self) -> int:
-        """A descriptor that becomes readable when the process has ended and `exitcode` is known."""
-        return self._fate.sentinel
-
-    @property
-    def exitcode(self) -> int | None:
-        """0 to 255, ``-N`` when killed by signal N, None while it runs."""
-        return self._fate.exitcode
-
-    @property
-    def trace(self) -> str | None:
-        """The traceback of the exception that its function raised; None if it raised none."""
-        return self._fate.trace
-
-    @property
-    def complaint(self) -> str | None:
-        """A failure that the exit code does not show: its status was lost, or its Supervisor crashed."""
-        return self._fate.complaint
-
-    @property
-    def failed_ns(self) -> int | None:
-        """Monotonic time of its failure, in ns: when the exception was captured, or else when its death was noticed."""
-        return self._fate.failed_ns if self._fate.exitcode else None
-
     def is_alive(self) -> bool:
         """Whether the process has not been reaped."""
-        return self._fate.exitcode is None
+        return self.exitcode is None
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until it has ended or the timeout has expired; `exitcode` shows which.
@@ -143,7 +100,8 @@ class RankProcess:
             AssertionError: The caller is in a forked child of the process that started it.
         """
         self.check_host()
-        self._fate.wait(timeout)
+        if self.exitcode is None:
+            wait_for_any([self.sentinel], timeout)
 
     def check_host(self) -> None:
         """Raise unless the caller is in the process that started this one. The error has the text of `multiprocessing`.
