@@ -62,8 +62,11 @@ def _check_link(path: str, name: str, owner: int, links: int) -> None:
     if links > _MOST_LINKS:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
     if not is_own(owner):
-        msg = f"{name!r} in it is a symbolic link of another user (number {owner}), which is not followed"
-        raise OSError(errno.ELOOP, msg, path)
+        raise OSError(
+            errno.ELOOP,
+            f"{name!r} in it is a symbolic link of another user (number {owner}), which is not followed",
+            path,
+        )
 
 
 def _walk(path: str) -> int:
@@ -153,8 +156,9 @@ def _make_folder(path: str, name: str, at: int, made: dict[str, tuple[int, int]]
             raise not_a_folder(path) from e
         # A network file system may map root to another uid, so device and inode also identify a folder made earlier
         if not is_own(found.st_uid) and made.get(path) != (found.st_dev, found.st_ino):
-            why = f"it is a folder of another user (number {found.st_uid}), which is not used for logs"
-            raise PermissionError(e.errno, why, path) from e
+            raise PermissionError(
+                e.errno, f"it is a folder of another user (number {found.st_uid}), which is not used for logs", path
+            ) from e
     except OSError as e:
         raise OSError(e.errno, e.strerror, path) from e
     else:

@@ -114,8 +114,9 @@ def _name(setting: Setting, value: object) -> object:
     try:
         value.encode()
     except UnicodeEncodeError:
-        msg = f"{setting.name} is {shown(value)}, which UTF-8 cannot encode; leave out the surrogates"
-        raise SpecError(msg) from None
+        raise SpecError(
+            f"{setting.name} is {shown(value)}, which UTF-8 cannot encode; leave out the surrogates"
+        ) from None
     return value
 
 
@@ -157,8 +158,9 @@ def _exit_codes(setting: Setting, value: object) -> object:
 
 def _size(setting: Setting, value: object) -> object:
     if not (isinstance(value, int) and not isinstance(value, bool) and value >= LEAST_LOG_BYTES):
-        msg = f"{setting.name} is {shown(value)}; give at least {LEAST_LOG_BYTES} bytes, or None for no bound"
-        raise SpecError(msg)
+        raise SpecError(
+            f"{setting.name} is {shown(value)}; give at least {LEAST_LOG_BYTES} bytes, or None for no bound"
+        )
     return value
 
 
@@ -205,8 +207,9 @@ def _addresses(setting: Setting, value: object) -> object:
 
 def _prefixes(setting: Setting, value: object) -> object:
     if not isinstance(value, Mapping):
-        msg = f"{setting.name} is {shown(value)}; give a mapping of local rank to text, such as {{0: 'zero: '}}"
-        raise SpecError(msg)
+        raise SpecError(
+            f"{setting.name} is {shown(value)}; give a mapping of local rank to text, such as {{0: 'zero: '}}"
+        )
     for rank, prefix in value.items():
         if not isinstance(prefix, str):
             raise SpecError(f"rank {rank}: its {setting.name} is {shown(prefix)}; give a text")

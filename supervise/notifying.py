@@ -98,16 +98,14 @@ def _message(ready: bool, status: str | None, step: int | None, heartbeat: bool,
         ("stopping", stopping, b"STOPPING"),
     ):
         if not isinstance(flag, bool):
-            msg = f"{name} must be a bool, not {flag!r}"
-            raise TypeError(msg)
+            raise TypeError(f"{name} must be a bool, not {flag!r}")
         if flag:
             message[key] = b"1"
     if step is not None:
         message[_STEP] = b"%d" % _checked(step)
     if status is not None:
         if not isinstance(status, str):
-            msg = f"status must be a str, not {status!r}"
-            raise TypeError(msg)
+            raise TypeError(f"status must be a str, not {status!r}")
         line = "".join([char if char >= " " and char != "\x7f" else " " for char in status[:_MOST_BYTES]])
         cut = line.encode("utf-8", "replace")[:_MOST_BYTES]
         message[_STATUS] = cut.decode("utf-8", "ignore").encode()
@@ -117,14 +115,11 @@ def _message(ready: bool, status: str | None, step: int | None, heartbeat: bool,
 def _checked(step: int) -> int:
     """Return a step as an int; NumPy's and PyTorch's integers have a method for that."""
     if isinstance(step, bool):
-        msg = f"step must be an integer, not {step!r}"
-        raise TypeError(msg)
+        raise TypeError(f"step must be an integer, not {step!r}")
     try:
         number = _operator.index(step)
     except TypeError:
-        msg = f"step must be an integer, not {step!r}"
-        raise TypeError(msg) from None
+        raise TypeError(f"step must be an integer, not {step!r}") from None
     if not 0 <= number < _TOO_LARGE:
-        msg = f"step must be from 0 to 10**18 - 1, not {number}"
-        raise ValueError(msg)
+        raise ValueError(f"step must be from 0 to 10**18 - 1, not {number}")
     return number

@@ -79,8 +79,7 @@ class Collected(Generic[T]):
 
         with self._changed:
             if not self._changed.wait_for(found, timeout):
-                msg = f"no {what} in {timeout} s; what came: {self._items}"
-                raise TimeoutError(msg)
+                raise TimeoutError(f"no {what} in {timeout} s; what came: {self._items}")
             return found()[0]
 
 

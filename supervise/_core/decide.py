@@ -101,8 +101,7 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
         case steps.AllReaped():
             stopping.all_reaped(gang, event, decision)
         case _:
-            msg = f"unknown event: {event!r}"
-            raise TypeError(msg)
+            raise TypeError(f"unknown event: {event!r}")
 
 
 def _timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) -> None:

@@ -148,8 +148,9 @@ class NotifySockets:
         except OSError as error:
             self.close(rank)
             self._close_calm_if_unused()
-            msg = f"{os.strerror(error.errno or 0)}: local rank {rank} gets no notify socket"
-            raise OSError(error.errno, msg) from error
+            raise OSError(
+                error.errno, f"{os.strerror(error.errno or 0)}: local rank {rank} gets no notify socket"
+            ) from error
 
     def launched(self, rank: int, pid: int, *, awaits_ready: bool = True) -> None:
         """Begin to read the socket of a rank. Its earlier datagrams are in the queue. No effect after `close`.

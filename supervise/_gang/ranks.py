@@ -86,8 +86,9 @@ class RankActors:
         """
         attempt = self._attempt
         if self._spoiled:
-            msg = f"{attempt.spec.name}: an earlier start of this gang has failed half-way; make another gang"
-            raise SpecError(msg)
+            raise SpecError(
+                f"{attempt.spec.name}: an earlier start of this gang has failed half-way; make another gang"
+            )
         shown = sum(len(tail.sources) for tail in attempt.tails)
         each = held_by_rank(attempt.spec.parts, sockets=self._sockets is not None, holds=attempt.spec.hold_returned)
         try:

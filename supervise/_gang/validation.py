@@ -78,8 +78,9 @@ def _argument(arg: object, number: int, rank: int) -> str:
         return str(arg)
     except Exception as error:
         why = f"{type(error).__name__}: {text_of(error)}"
-        msg = f"rank {rank}: its argument {number}, {shown(arg)}, cannot be converted to text ({why}); give a text"
-        raise SpecError(msg) from error
+        raise SpecError(
+            f"rank {rank}: its argument {number}, {shown(arg)}, cannot be converted to text ({why}); give a text"
+        ) from error
 
 
 def check_argv(argv: list[str], rank: int) -> None:

@@ -104,5 +104,4 @@ class Lease:
                     raise BrokenPipeError
                 stdin.write(f"{line}\n".encode())
             except OSError as error:
-                msg = "the keeper of the lease has ended"
-                raise LeaseLost(msg) from error
+                raise LeaseLost("the keeper of the lease has ended") from error

@@ -85,15 +85,15 @@ class Reply(pykka.Future[T]):
             pykka.ActorDeadError: This process was forked from the process that asked.
         """
         if self._forks != _forks and not self._settled:
-            msg = "this process was forked from the one that asked; only that process receives the reply"
-            raise pykka.ActorDeadError(msg)
+            raise pykka.ActorDeadError(
+                "this process was forked from the one that asked; only that process receives the reply"
+            )
 
     @waits
     def _block(self, timeout: float | None) -> None:
         self.check_process()
         if get_ident() in MUST_NOT_BLOCK:
-            msg = "get() on a supervisor's own thread would deadlock; use tell, or return the reply"
-            raise RuntimeError(msg)
+            raise RuntimeError("get() on a supervisor's own thread would deadlock; use tell, or return the reply")
         deadline = None if timeout is None else time.monotonic() + timeout
         with bell_for_this_thread() as bell:
             ring = bell.ring
@@ -101,8 +101,7 @@ class Reply(pykka.Future[T]):
             while not self._settled:
                 if not bell.wait(remaining(deadline)) and not self._settled:
                     self.forget(ring)
-                    msg = f"{timeout} seconds"
-                    raise pykka.Timeout(msg)
+                    raise pykka.Timeout(f"{timeout} seconds")
 
     def forget(self, callback: Callable[[], object]) -> None:
         """Remove a callback. Idempotent, also after the callback was called."""

@@ -19,5 +19,4 @@ def __getattr__(name: str) -> Any:
         from supervise.ray import gang
 
         return getattr(gang, name)
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

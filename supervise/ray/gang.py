@@ -149,8 +149,9 @@ def _connect(ray: Any) -> None:
     try:
         ray.init(address="auto", logging_level="warning")
     except ConnectionError as error:
-        msg = "no Ray cluster was found; start one by `ray start --head`, or set RAY_ADDRESS to HOST:PORT of its head"
-        raise ConnectionError(msg) from error
+        raise ConnectionError(
+            "no Ray cluster was found; start one by `ray start --head`, or set RAY_ADDRESS to HOST:PORT of its head"
+        ) from error
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
@@ -176,8 +177,7 @@ def _packed(plan: Any) -> tuple[Any, Any]:
                 known[id(given)] = calls.pack_args(given)
             args[rank] = known[id(given)]
         except Exception as error:
-            msg = f"rank {rank}: its args cannot be pickled: {text_of(error)}"
-            raise SpecError(msg) from error
+            raise SpecError(f"rank {rank}: its args cannot be pickled: {text_of(error)}") from error
     return travels, replace(plan, args=args)
 
 

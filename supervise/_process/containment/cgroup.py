@@ -131,8 +131,9 @@ def own_folder() -> str:
     elif not os.access(own, os.W_OK) or not os.access(f"{own}/cgroup.procs", os.W_OK):
         why = f"{own} cannot be written (a unit of systemd has Delegate=yes for that)"
     if why is not None or own is None:
-        msg = f"containment='cgroup' needs a cgroup v2 tree that can be written: {why}; 'sweep' needs nothing"
-        raise SpecError(msg)
+        raise SpecError(
+            f"containment='cgroup' needs a cgroup v2 tree that can be written: {why}; 'sweep' needs nothing"
+        )
     return own
 
 
@@ -162,8 +163,7 @@ class GangFolder:
         try:
             os.makedirs(path, exist_ok=True)
         except OSError as error:
-            msg = f"containment='cgroup': {error.filename} cannot be made: {error.strerror}"
-            raise SpecError(msg) from error
+            raise SpecError(f"containment='cgroup': {error.filename} cannot be made: {error.strerror}") from error
         return f"{path}/cgroup.procs"
 
     def leave(self, rank: int, life: int) -> None:

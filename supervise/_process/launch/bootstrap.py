@@ -80,8 +80,7 @@ def _arrive(payload: int) -> Any:
 
     inherited = forkserver.get_inherited_fds()
     if inherited is None:
-        msg = "this process is not a child of the fork server"
-        raise RuntimeError(msg)
+        raise RuntimeError("this process is not a child of the fork server")
     inherited[:] = fds = [clear_of_stdio(fd) for fd in inherited]
     server: Any = forkserver._forkserver  # noqa: SLF001 - there is no public way
     tracker: Any = resource_tracker._resource_tracker  # noqa: SLF001

@@ -50,8 +50,7 @@ def ensure_server() -> None:
     _threads.start(thread, "the start of the fork server")
     thread.join(_SERVER_S)
     if thread.is_alive():
-        msg = f"the fork server did not start within {_SERVER_S:.0f} s"
-        raise TimeoutError(msg)
+        raise TimeoutError(f"the fork server did not start within {_SERVER_S:.0f} s")
     if problems:
         raise problems[0]
 

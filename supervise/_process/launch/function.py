@@ -85,15 +85,15 @@ def check(start_method: str | None) -> None:
 def _check_python(start_method: str) -> None:
     program = executable()
     if not program:
-        msg = f"start_method {start_method!r} needs a Python to start, and sys.executable is empty; {_ways()}"
-        raise SpecError(msg)
+        raise SpecError(
+            f"start_method {start_method!r} needs a Python to start, and sys.executable is empty; {_ways()}"
+        )
     real = os.path.realpath(program)
     if not _PYTHON.search(os.path.basename(real)) and real == os.path.realpath("/proc/self/exe"):
-        msg = (
+        raise SpecError(
             f"start_method {start_method!r} needs a Python to start, and sys.executable is this program, {program},"
             f" in which Python is embedded; {_ways()}"
         )
-        raise SpecError(msg)
 
 
 def _ways() -> str:
@@ -103,13 +103,13 @@ def _ways() -> str:
 def _check_frozen(start_method: str | None) -> None:
     first = "call multiprocessing.freeze_support() first in the main module"
     if "--multiprocessing-fork" in sys.argv[1:2] or any(arg.startswith(_HELPERS) for arg in sys.argv):
-        msg = f"multiprocessing has started this frozen program for a worker, and its main module runs instead; {first}"
-        raise SpecError(msg)
+        raise SpecError(
+            f"multiprocessing has started this frozen program for a worker, and its main module runs instead; {first}"
+        )
     frames = sys._current_frames()  # noqa: SLF001 - Python documents it
     if start_method is not None and not _freezes(frames.get(threading.main_thread().ident or 0)):
         again = f"start_method {start_method!r} would run the main module of this frozen program again"
-        msg = f"{again}; {first}, or use start_method='fork'"
-        raise SpecError(msg)
+        raise SpecError(f"{again}; {first}, or use start_method='fork'")
 
 
 def _freezes(frame: FrameType | None) -> bool:

@@ -53,14 +53,12 @@ def check_host(nprocs: int, cwd: str | None, *, functions: bool = False) -> None
     if refusal := platform.refused(functions=functions):
         raise SpecError(refusal)
     if not os.path.isdir("/proc/self/fd"):
-        msg = "/proc is not mounted, which every start needs; mount it with: mount -t proc proc /proc"
-        raise SpecError(msg)
+        raise SpecError("/proc is not mounted, which every start needs; mount it with: mount -t proc proc /proc")
     if cwd is None:
         try:
             os.getcwd()
         except FileNotFoundError:
-            msg = "the working directory of this process has been deleted; go to another one first"
-            raise SpecError(msg) from None
+            raise SpecError("the working directory of this process has been deleted; go to another one first") from None
     check_count(nprocs)
 
 
@@ -71,8 +69,9 @@ def check_count(nprocs: int) -> None:
         SpecError: It does not.
     """
     if nprocs > _MANY and (most := _most_processes()) is not None and nprocs > most:
-        msg = f"{nprocs} ranks are more processes than this machine allows: kernel.pid_max is {most}; use fewer ranks"
-        raise SpecError(msg)
+        raise SpecError(
+            f"{nprocs} ranks are more processes than this machine allows: kernel.pid_max is {most}; use fewer ranks"
+        )
 
 
 def _most_processes() -> int | None:
