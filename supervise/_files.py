@@ -10,7 +10,16 @@ import stat
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
+
+
+@contextlib.contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """Close a descriptor at the end of the block."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 # Creation and opening of log folders, safe against another user who owns a folder above them
@@ -104,11 +113,8 @@ def make_private(name: str, at: int | None = None) -> None:
     """
     os.mkdir(name, _PRIVATE, dir_fd=at)
     if os.lstat(name, dir_fd=at).st_mode & _PRIVATE != _PRIVATE:
-        fd = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
-        try:
+        with closing(os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)) as fd:
             os.chmod(f"/proc/self/fd/{fd}", _PRIVATE)  # not by its name, which another user may have replaced by a link
-        finally:
-            os.close(fd)
 
 
 def make_new_folder(prefix: str, at: int, base: str) -> str:
@@ -139,12 +145,9 @@ def make_folders(parent: str, names: Iterable[str], made: dict[str, tuple[int, i
         PermissionError: A folder of another user already has the name.
         OSError: A folder cannot be made; ``filename`` is its path.
     """
-    at = open_folder(parent)
-    try:
+    with closing(open_folder(parent)) as at:
         for name in names:
             _make_folder(os.path.join(parent, name), name, at, made)
-    finally:
-        os.close(at)
 
 
 def _make_folder(path: str, name: str, at: int, made: dict[str, tuple[int, int]]) -> None:
@@ -323,8 +326,7 @@ def read_regular(path: str, limit_bytes: int) -> tuple[bytes, int]:
         OSError: As for `open_regular`, or the file cannot be read.
         ValueError: The file is larger than the limit.
     """
-    fd = open_regular(path)
-    try:
+    with closing(open_regular(path)) as fd:
         found = os.fstat(fd)
         parts, left = [], limit_bytes + 1 if found.st_size <= limit_bytes else 0
         while left and (part := os.read(fd, left)):
@@ -333,8 +335,6 @@ def read_regular(path: str, limit_bytes: int) -> tuple[bytes, int]:
         if not left:
             raise ValueError(f"it has more than {limit_bytes >> 20} MiB")
         return b"".join(parts), os.fstat(fd).st_mtime_ns
-    finally:
-        os.close(fd)
 
 
 def is_mark(found: os.stat_result) -> bool:
@@ -374,11 +374,8 @@ def no_room(path: str) -> OSError | None:
     ignores quotas and reserves.
     """
     try:
-        fd = os.open(os.path.dirname(path), _NAMELESS | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        try:
+        with closing(os.open(os.path.dirname(path), _NAMELESS | os.O_WRONLY | os.O_CLOEXEC, 0o600)) as fd:
             os.write(fd, _PAGE)
-        finally:
-            os.close(fd)
     except OSError as failed:
         if failed.errno in (errno.ENOSPC, errno.EDQUOT):
             return OSError(failed.errno, failed.strerror, path)

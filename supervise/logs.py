@@ -9,7 +9,16 @@ import sys
 from abc import ABC, abstractmethod
 from enum import IntFlag
 
-from supervise._files import accessible, is_own, make_folders, make_new_folder, make_private, not_a_folder, open_folder
+from supervise._files import (
+    accessible,
+    closing,
+    is_own,
+    make_folders,
+    make_new_folder,
+    make_private,
+    not_a_folder,
+    open_folder,
+)
 from supervise.errors import SpecError
 
 TYPE_CHECKING = False  # instead of importing typing into every worker
@@ -218,10 +227,8 @@ class DefaultLogsSpecs(LogsSpecs):
         except OSError:  # the caller's path has a link of another user: resolve the path once
             path = os.path.realpath(path)
             at = open_folder(path)
-        try:
+        with closing(at):
             return os.path.join(path, make_new_folder(f"{_one_name(rdzv_run_id)}_", at, base))
-        finally:
-            os.close(at)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Return the file paths of one attempt and create their folders. Equal attempts give equal paths.

@@ -282,17 +282,14 @@ def _write_file(path: str, content: bytes, time_ns: int | None) -> None:
 
     A symbolic link to a file is replaced, since it may be planted. A link of another user on the path is an error.
     """
-    from supervise._files import open_folder
+    from supervise._files import closing, open_folder
 
     folder, name = os.path.split(path)
-    at = open_folder(folder)
-    try:
+    with closing(open_folder(folder)) as at:
         if _is_stream(path, name, at):
             _overwrite(path, content, None)
         else:
             _replace(name, content, time_ns, at)
-    finally:
-        os.close(at)
 
 
 def _replace(name: str, content: bytes, time_ns: int | None, at: int) -> None:

@@ -11,7 +11,7 @@ import stat
 import struct
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from supervise._files import open_folder
+from supervise._files import closing, open_folder
 from supervise._process.files import clear_of_stdio
 from supervise._record import NamedTuple
 
@@ -160,11 +160,8 @@ def connected(path: str) -> socket.socket:
         OSError: There is no such file, no process listens (ECONNREFUSED), the permission is missing, or too many
             clients are waiting (EAGAIN).
     """
-    folder = open_folder(os.path.dirname(path))
-    try:
+    with closing(open_folder(os.path.dirname(path))) as folder:
         return _connected(folder, os.path.basename(path), path)
-    finally:
-        os.close(folder)
 
 
 def _connected(folder: int, name: str, path: str) -> socket.socket:

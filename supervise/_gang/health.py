@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from supervise import _threads, messages as say
 from supervise._core import steps
 from supervise._core.hangs import Hang, Pulse, Silence
-from supervise._files import open_folder
+from supervise._files import closing, open_folder
 from supervise._gang.describe import EventEmitter, Hung, StacksTaken, Unheard
 from supervise._gang.notify_sockets import NotifySockets, RankNotes, Told
 from supervise._printable import one_line
@@ -598,7 +598,7 @@ def _write(folder: str, lines: list[str], found: Mapping[int, RankStacks]) -> st
     def private(name: str, flags: int) -> int:
         return os.open(name, flags, 0o600, dir_fd=at)
 
-    try:
+    with closing(at):
         for number in itertools.count(1):
             name = f"stacks-{number}.txt"
             try:
@@ -609,8 +609,6 @@ def _write(folder: str, lines: list[str], found: Mapping[int, RankStacks]) -> st
             except OSError:
                 break
             return os.path.join(folder, name)
-    finally:
-        os.close(at)
     return ""
 
 

@@ -14,7 +14,7 @@ import stat
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from supervise._files import open_folder
+from supervise._files import closing, open_folder
 from supervise._logs.watch import Watch, watch
 
 if TYPE_CHECKING:
@@ -128,11 +128,8 @@ class LogTrimmer:
         if end <= start:
             return False
         folder, name = os.path.split(self.path)
-        at = open_folder(folder)
-        try:
+        with closing(open_folder(folder)) as at:
             fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=at)
-        finally:
-            os.close(at)
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode) or not os.path.samestat(found, self._file):

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from supervise._files import open_regular, read_regular
+from supervise._files import closing, open_regular, read_regular
 from supervise._printable import one_line
 from supervise._process.containment.procfs import look, started
 from supervise._story.wording import counted
@@ -180,10 +180,8 @@ class RecordedRun:
             fd = open_regular(os.path.join(self.path, "events.jsonl"))
         except OSError:
             return still_runs(self.info, None)
-        try:
+        with closing(fd):
             return still_runs(self.info, fd)
-        finally:
-            os.close(fd)
 
     @cached_property
     def state(self) -> str:

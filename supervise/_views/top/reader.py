@@ -9,7 +9,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from supervise._files import open_regular
+from supervise._files import closing, open_regular
 from supervise._printable import one_line, printable
 from supervise._record import NamedTuple
 from supervise._views import samples
@@ -180,16 +180,11 @@ def read_lines(path: str, most_bytes: int = _PANE_BYTES) -> list[str]:
     In a line with carriage returns, such as a progress bar, the last part that is not empty counts.
     """
     try:
-        fd = open_regular(path)
+        with closing(open_regular(path)) as fd:
+            size = os.fstat(fd).st_size
+            data = os.pread(fd, most_bytes, max(0, size - most_bytes))
     except OSError:
         return []
-    try:
-        size = os.fstat(fd).st_size
-        data = os.pread(fd, most_bytes, max(0, size - most_bytes))
-    except OSError:
-        return []
-    finally:
-        os.close(fd)
     lines = data.lstrip(b"\0").decode(errors="replace").split("\n")
     if size > most_bytes and len(lines) > 1 and data[0]:  # NUL: the first line begins after a hole
         del lines[0]  # the beginning of the line is missing
@@ -257,8 +252,7 @@ class Incidents:
         return found
 
     def _new(self) -> bytes:
-        fd = open_regular(self._path)
-        try:
+        with closing(open_regular(self._path)) as fd:
             end = os.fstat(fd).st_size
             if end - self._place > _MOST_BYTES:
                 self._place, self._torn = end - _MOST_BYTES, b""
@@ -267,8 +261,6 @@ class Incidents:
                 data = os.pread(fd, end - self._place, self._place)
             self._place += len(data)
             return data
-        finally:
-            os.close(fd)
 
     def _incident(self, line: bytes) -> Incident | None:
         if not any(word in line for word in _WANTED):

@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from supervise._files import closing
 from supervise._printable import one_line
 from supervise._story.wording import counted, size
 from supervise.cli.commands.runs import (
@@ -167,17 +168,13 @@ def remove(path: str, *, dry_run: bool) -> tuple[int, str]:
         OSError: The directory cannot be read or removed.
     """
     folder, name = os.path.split(path)
-    at = open_runs_dir()[1] if folder == runs_dir() else os.open(folder, _FOLDER)
-    try:
+    with closing(open_runs_dir()[1] if folder == runs_dir() else os.open(folder, _FOLDER)) as at:
         return _remove_below(at, name, dry_run=dry_run)
-    finally:
-        os.close(at)
 
 
 def _remove_below(at: int, name: str, *, dry_run: bool) -> tuple[int, str]:
     used_bytes, kept = 0, ""
-    top = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
-    try:
+    with closing(os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)) as top:
         for path, folders, files, fd in os.fwalk(".", topdown=False, dir_fd=top):
             for each in (*files, *folders):
                 found, full = (
@@ -193,8 +190,6 @@ def _remove_below(at: int, name: str, *, dry_run: bool) -> tuple[int, str]:
                 elif not dry_run:
                     with suppress(OSError):  # a file stays, or was made in the meantime
                         os.rmdir(each, dir_fd=fd)
-    finally:
-        os.close(top)
     if not kept and not dry_run:
         os.rmdir(name, dir_fd=at)
     return used_bytes, kept

@@ -15,7 +15,7 @@ from datetime import datetime
 from math import inf
 from typing import TYPE_CHECKING
 
-from supervise._files import open_regular
+from supervise._files import closing, open_regular
 from supervise._printable import one_line
 from supervise._record import NamedTuple
 from supervise._story.wording import spans
@@ -167,11 +167,8 @@ class LogLines:
             if log in self._past:
                 continue
             with suppress(OSError):
-                fd = open_regular(log.path)
-                try:
+                with closing(open_regular(log.path)) as fd:
                     state = os.fstat(fd)
-                finally:
-                    os.close(fd)
                 self._written_s[log] = written_s = min(state.st_mtime, now_s)
                 if log.path in self._places:
                     knots = [self._places[log.path], (written_s, state.st_size)]
@@ -294,16 +291,13 @@ def _piece(path: str, place: int, most: int) -> tuple[int, bytes]:
     Raises:
         OSError: The file cannot be read.
     """
-    fd = open_regular(path)
-    try:
+    with closing(open_regular(path)) as fd:
         try:
             place = os.lseek(fd, place, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:  # a hole up to the end
                 return place, b""
         return place, os.pread(fd, most, place)
-    finally:
-        os.close(fd)
 
 
 SCHEMA_VERSION = 1

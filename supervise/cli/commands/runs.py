@@ -11,7 +11,7 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from supervise._files import accessible, make_private
+from supervise._files import accessible, closing, make_private
 from supervise._printable import below_itself, one_line
 from supervise._views.recorded_run import RecordedRun, runs_in
 from supervise.cli.options import values
@@ -85,10 +85,8 @@ def recorded_runs() -> tuple[str, list[RecordedRun]]:
         path, at = open_runs_dir()
     except FileNotFoundError:
         return runs_dir(), []
-    try:
+    with closing(at):
         return path, runs_in(path, at)
-    finally:
-        os.close(at)
 
 
 def make_runs_dir() -> str:

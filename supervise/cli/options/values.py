@@ -240,11 +240,11 @@ def _duration(text: str) -> float | None:
     return value if 0 <= value <= LONGEST_S else None
 
 
-def span_s(text: str) -> float:
-    """Return the seconds of a duration, more than 0."""
+def seconds_above_zero(why: str, text: str) -> float:
+    """Return the seconds of a duration, more than 0; `why` is the text for 0."""
     value = seconds(text)
     if not value:
-        raise argparse.ArgumentTypeError("the duration must be more than 0; omit the option for the default")
+        raise argparse.ArgumentTypeError(why)
     return value
 
 
@@ -269,14 +269,6 @@ def count_of(what: str, least: int, text: str) -> int:
 def is_count(text: str) -> bool:
     """Return whether `text` is a number, 0 or more, of at most 18 digits."""
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
-
-
-def time_limit(text: str) -> float:
-    """Return the seconds of a time limit, more than 0."""
-    value = seconds(text)
-    if not value:
-        raise argparse.ArgumentTypeError("0 would stop the run at once; omit the option for no limit")
-    return value
 
 
 def name(text: str) -> str:
@@ -412,8 +404,14 @@ def of_row(row: Setting, value: Any) -> Any:
 
 OF_KIND: Mapping[Kind, tuple[str, Callable[[str], Any]]] = {
     _settings.SECONDS: ("DUR", seconds),
-    _settings.SPAN: ("DUR", span_s),
-    _settings.TIME_LIMIT: ("DUR", time_limit),
+    _settings.SPAN: (
+        "DUR",
+        partial(seconds_above_zero, "the duration must be more than 0; omit the option for the default"),
+    ),
+    _settings.TIME_LIMIT: (
+        "DUR",
+        partial(seconds_above_zero, "0 would stop the run at once; omit the option for no limit"),
+    ),
     _settings.COUNT: ("N", partial(count_of, "restarts", 0)),
     _settings.EXIT_CODES: ("LIST", exit_codes),
     _settings.SIZE: ("SIZE", size),

@@ -6,7 +6,7 @@ import errno
 import os
 from typing import TYPE_CHECKING, Any, cast
 
-from supervise._files import accessible, make_new_folder, not_a_folder, open_folder
+from supervise._files import accessible, closing, make_new_folder, not_a_folder, open_folder
 from supervise._settings import GANG
 from supervise.cli.commands.runs import make_runs_dir
 from supervise.cli.run import program
@@ -208,11 +208,8 @@ def make_run_dir(options: Options, run_id: str) -> str:
     """
     base = os.path.abspath(options.log_dir or make_runs_dir())
     os.makedirs(base, 0o700, exist_ok=True)
-    at = open_folder(base)
-    try:
+    with closing(open_folder(base)) as at:
         return os.path.join(base, make_new_folder(f"{run_id.replace(os.sep, '_')}_", at, base))
-    finally:
-        os.close(at)
 
 
 def start_on_ray(
