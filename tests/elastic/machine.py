@@ -2,6 +2,8 @@
 
 from supervise._process.launch import numa
 
+cpus_of_ranks = numa.cpus_of_ranks
+
 
 def use(monkeypatch, root):
     """Have ranks be bound to CPUs by what this sysfs says, until the end of the test."""

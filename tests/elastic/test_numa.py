@@ -10,7 +10,6 @@ import pytest
 import ranks
 
 from supervise import DefaultLogsSpecs, SpecError, Std, start_processes
-from supervise._process.launch import numa
 from supervise.elastic.numa import AffinityMode, NumaOptions
 from supervise.elastic.subprocess_handler import get_subprocess_handler
 
@@ -60,7 +59,7 @@ def _here(make):
 
 
 def bound(mode, gpu, **more):
-    return sorted(numa.cpus_of_ranks([gpu], NumaOptions(AffinityMode(mode), **more))[gpu])
+    return sorted(machine.cpus_of_ranks([gpu], NumaOptions(AffinityMode(mode), **more))[gpu])
 
 
 @pytest.mark.parametrize(
@@ -130,13 +129,13 @@ def test_an_unknown_mode_is_a_spec_error(make):
     make(**ONE_SOCKET_A_NODE)
     for options in (SimpleNamespace(affinity_mode="nope"), "nope"):
         with pytest.raises(SpecError, match="Affinity mode nope not supported"):
-            numa.cpus_of_ranks([0], options)
+            machine.cpus_of_ranks([0], options)
 
 
 def test_falling_back_runs_unbound_with_a_warning(make, caplog):
     make(nodes={0: "0-15"}, gpus={})
     options = NumaOptions(AffinityMode.NODE, should_fall_back_if_binding_fails=True)
-    assert numa.cpus_of_ranks([0, 1], options) == {}
+    assert machine.cpus_of_ranks([0, 1], options) == {}
     assert [record.message.split(":")[0] for record in caplog.records] == [
         "rank 0 runs without NUMA binding",
         "rank 1 runs without NUMA binding",
@@ -149,7 +148,7 @@ def test_an_object_like_pytorchs_is_understood():
         NODE = "node"
 
     theirs = SimpleNamespace(affinity_mode=TheirMode.NODE, should_fall_back_if_binding_fails=False)
-    assert numa.cpus_of_ranks([1], theirs) == numa.cpus_of_ranks([1], NumaOptions(AffinityMode.NODE))
+    assert machine.cpus_of_ranks([1], theirs) == machine.cpus_of_ranks([1], NumaOptions(AffinityMode.NODE))
 
 
 @pytest.mark.usefixtures("_here")
@@ -168,7 +167,7 @@ def test_functions_run_on_their_cpus_and_we_do_not(method):
         numa_options=options,
     )
     result = context.wait()
-    assert result.return_values == {rank: sorted(cpus) for rank, cpus in numa.cpus_of_ranks([0, 1], options).items()}
+    assert result.return_values == {rank: sorted(cpus) for rank, cpus in machine.cpus_of_ranks([0, 1], options).items()}
     assert os.sched_getaffinity(0) == mine
 
 
@@ -181,7 +180,7 @@ def test_programs_run_on_their_cpus(tmp_path):
     )
     result = context.wait()
     assert not result.is_failed()
-    for rank, (cpu,) in numa.cpus_of_ranks([0, 1], options).items():
+    for rank, (cpu,) in machine.cpus_of_ranks([0, 1], options).items():
         with open(result.stdouts[rank]) as file:  # noqa: PTH123 - a path as a string
             assert file.read() == f"{cpu}\n"
 
@@ -192,5 +191,5 @@ def test_a_handler_starts_its_program_on_its_cpus(tmp_path):
     out = tmp_path / "out"
     handler = get_subprocess_handler(sys.executable, ("-c", PRINT_CPUS), {}, str(out), "", 1, options)
     assert handler.proc.wait(20) == 0
-    (cpu,) = numa.cpus_of_ranks([1], options)[1]
+    (cpu,) = machine.cpus_of_ranks([1], options)[1]
     assert out.read_text() == f"{cpu}\n"

@@ -2,9 +2,7 @@
 
 import pytest
 
-from tests.model.planted import PLANTED
-from tests.model.planted_health import PLANTED_IN_HEALTH
-from tests.model.planted_lives import PLANTED_IN_BATCHES, PLANTED_IN_LIVES
+from tests.model.planted import PLANTED, PLANTED_IN_BATCHES, PLANTED_IN_HEALTH, PLANTED_IN_LIVES
 from tests.model.search import Setting, search
 
 pytestmark = pytest.mark.timeout(240)  # a search computes for up to four seconds, and machines are busy

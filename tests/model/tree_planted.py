@@ -3,7 +3,7 @@
 from typing import Any
 from unittest.mock import patch
 
-from supervise._core import tree as core, tree as ts
+from tests.model.tree_world import ts, ts as core
 
 
 def _instead(name: str, new: Any) -> Any:

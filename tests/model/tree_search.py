@@ -4,13 +4,11 @@ from collections import deque
 from dataclasses import dataclass, fields
 from operator import attrgetter
 
-from supervise._core import tree as ts
-from supervise._core.tree import decide
 from supervise.restarts import RestartKind, RestartPolicy, Strategy
 from tests.model.graph import Graph
 from tests.model.search import Found
 from tests.model.timed import UNIT_NS, UNIT_S, Calendar, Time
-from tests.model.tree_world import FATE, Actor, World, check_state, learn, moves, obey
+from tests.model.tree_world import FATE, Actor, World, check_state, learn, moves, obey, ts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +82,7 @@ def step(state: State, events: tuple[ts.Event, ...]) -> State:
     """Tell the core, obey its actions, check that it may ask for them."""
     world, tree = state[0], _copy(state[1])
     for event in events:
-        actions = decide(tree, event)
+        actions = ts.decide(tree, event)
         world = learn(state[1], world, tree)
         for action in actions:
             world = obey(world, action, tree)
