@@ -276,8 +276,7 @@ def swept(gang: Gang, number: int, decision: Decision) -> None:
     answer(gang, batch.ranks, decision, "terminate")  # also if a later request starts the rank again
     leave_down(gang, batch, decision)
     if batch.ranks:
-        ranks = tuple(sorted(batch.ranks))
-        decision.do(steps.AnnounceRestarts(number=batch.number, ranks=ranks, delay_s=batch.delay_s))
+        decision.do(steps.AnnounceRestarts(batch.number, ranks=tuple(sorted(batch.ranks)), delay_s=batch.delay_s))
 
 
 def leave_down(gang: Gang, batch: Batch, decision: Decision) -> None:

@@ -205,8 +205,7 @@ class Worker(LoopActor):
         self.loop.call_later(_FIRST_RETRY_S, partial(self._guarded, again))
 
     def _failed_to_start(self, error: Exception) -> None:
-        at_ns = time.monotonic_ns()
-        self._owner.tell(steps.WorkerFailedToStart(local_rank=self._rank, error=error, at_ns=at_ns))
+        self._owner.tell(steps.WorkerFailedToStart(self._rank, error, at_ns=time.monotonic_ns()))
 
     def _arrive(self) -> None:
         """Read the fork server's reply. It is the pid of the process, or EOF."""

@@ -286,8 +286,7 @@ class SubprocessContext(PolledContext):
         commands = {rank: [self._spec.of(rank).what, *map(str, args)] for rank, args in self._spec.args.items()}
         handlers = RankHandlers(self._pids, commands, send)
         try:
-            reply = supervisor.ask(ask.Subscribe(ref=cast("Any", handlers)), block=False)
-            reply.get(timeout=PROMPT_S)
+            supervisor.ask(ask.Subscribe(ref=cast("Any", handlers)), timeout=PROMPT_S)
         except (pykka.ActorDeadError, pykka.Timeout):
             log.debug("the Supervisor of %s has ended", self.name)
         if self._result is not None:

@@ -243,8 +243,7 @@ class FlatLogsSpecs(LogsSpecs):
         """
         check_streams("redirects", redirects)
         check_streams("tee", tee)
-        path = None if log_dir is None else os.fspath(log_dir)
-        self._base = DefaultLogsSpecs(path)
+        self._base = DefaultLogsSpecs(None if log_dir is None else os.fspath(log_dir))
         super().__init__(self._base.root_log_dir, redirects, tee)
         self._made: dict[str, tuple[int, int]] = {}
 

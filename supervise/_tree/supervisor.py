@@ -327,8 +327,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
         self._replies.started({name: row.ref for name, row in self._rows.items()})
 
     def _set_timer(self, name: str, what: str, delay_s: float, act: Callable[..., object], *args: Any) -> None:
-        timer = self.loop.call_later(delay_s, partial(self._guarded, act, *args))
-        self._rows[name].timers[what] = timer
+        self._rows[name].timers[what] = self.loop.call_later(delay_s, partial(self._guarded, act, *args))
 
     def _start_child(self, row: Row, number: int) -> None:
         row.number, row.begun_ns = number, time.monotonic_ns()
@@ -426,7 +425,6 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
             except BaseException as raised:
                 self._fail(raised)
         self._replies.result, self._replies.error = finished, error
-        stopped = SuperviseError(f"{self._name}: the tree was stopped before all children had started")
-        self._replies.publish(stopped)
+        self._replies.publish(SuperviseError(f"{self._name}: the tree was stopped before all children had started"))
         self._subscribers.tell(finished)
         self._replies.end_loop()

@@ -221,5 +221,4 @@ class SampleFile(OwnedFd):
             self._fd = open_to_append(os.path.join(self._directory, SAMPLES))
         if self._torn:
             line = b"\n" + line
-        written = os.write(self._fd, line)
-        self._torn = written < len(line)
+        self._torn = os.write(self._fd, line) < len(line)

@@ -70,8 +70,7 @@ def print_any_text() -> None:
     """Let stdout print characters that its encoding lacks, and lone surrogates, as escape sequences of Python."""
     out = sys.stdout
     if type(out) is io.TextIOWrapper:
-        settings = out.encoding, out.line_buffering, out.write_through
-        encoding, line_buffering, write_through = settings
+        encoding, line_buffering, write_through = out.encoding, out.line_buffering, out.write_through
         sys.stdout = _Stdout(
             out.detach(), encoding, "backslashreplace", line_buffering=line_buffering, write_through=write_through
         )

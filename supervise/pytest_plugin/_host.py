@@ -164,8 +164,7 @@ def replay_warnings(records: dict[int, Record]) -> None:
             if tuple(each) not in seen:
                 seen.add(tuple(each))
                 module, name, message, file, line = each
-                category = _category(module, name)
-                warnings.showwarning(message, category, file, line)
+                warnings.showwarning(message, _category(module, name), file, line)
 
 
 def _category(module: str, name: str) -> type[Warning]:
@@ -301,14 +300,12 @@ def _run(item: pytest.Item, settings: _mark.Settings) -> None:
             with slots(shared_base / _SLOTS, budget, world_size):
                 folder = Folder(factory.mktemp(f"{item.name[:30]}-ranks".replace("/", "-").replace("[", "-")))
                 folder.make(world_size)
-                gang = _gang(item, settings, folder, with_terminal, terminal)
-                _conduct(item, gang)
+                _conduct(item, _gang(item, settings, folder, with_terminal, terminal))
         finally:
             if terminal is not None:
                 os.close(terminal)
     except _mark.MarkError as error:
-        verdict = _verdict.Verdict(outcome="failed", longrepr=str(error))
-        item.stash[_STORY] = _Story(verdict)
+        item.stash[_STORY] = _Story(_verdict.Verdict(outcome="failed", longrepr=str(error)))
         raise RanksError(str(error)) from None
 
 

@@ -285,10 +285,10 @@ class Timeline:
     def _x(self, at_s: float) -> float:
         return min(1000.0, max(0.0, (at_s - self._history.begin_s) / self._span_s * 1000))
 
-    def _rect(self, kind: str, from_s: float, to_s: float, more: str = "") -> str:
+    def _rect(self, kind: str, from_s: float, to_s: float) -> str:
         x = self._x(from_s)
         width = max(self._x(to_s) - x, 0.5)
-        return f'<rect class="{kind}" x="{x:.1f}" width="{width:.1f}" y="12" height="76"{more}/>'
+        return f'<rect class="{kind}" x="{x:.1f}" width="{width:.1f}" y="12" height="76"/>'
 
     def _life(self, rank: RankHistory, life: Life) -> str:
         to_s = self._history.end_s if life.ended_s is None else life.ended_s

@@ -97,7 +97,9 @@ class Feed:
         """Describe the run; no thread is started yet."""
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self.awake_fd: int
-        self.awake_fd, self._wake_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.wake_fd: int
+        """The write end of the pipe that wakes the main thread, for `signal.set_wakeup_fd`."""
+        self.awake_fd, self.wake_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._target = target
         self._hurry = threading.Event()
         self._wanted: Wanted | None = None
@@ -106,11 +108,6 @@ class Feed:
         self._log_of: tuple[int, int] | None = None
         """The rank whose log was read last, and the number of the stream that was chosen for it."""
         self._open_requests = threading.Semaphore(_MOST_REQUESTS)
-
-    @property
-    def wake_fd(self) -> int:
-        """The write end of the pipe that wakes the main thread, for `signal.set_wakeup_fd`."""
-        return self._wake_fd
 
     def start(self) -> None:
         """Start the threads for the readings and for the end of the run.
@@ -169,7 +166,7 @@ class Feed:
     def _tell(self, news: News) -> None:
         self.news.put(news)
         with suppress(BlockingIOError):  # the pipe is full: the main thread wakes up anyway
-            os.write(self._wake_fd, b"\0")
+            os.write(self.wake_fd, b"\0")
 
     # Readings
 

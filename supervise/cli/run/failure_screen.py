@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from supervise._files import last_lines
 from supervise._printable import one_line
-from supervise._story.failure_report import WHY_LINES, Story, clean_output, plain, recorded
+from supervise._story.failure_report import WHY_LINES, Story, clean_output, recorded
 from supervise._story.wording import shortened
 from supervise._threads import refused
 from supervise._views.recorded_run import RecordedRun
@@ -19,8 +19,6 @@ from supervise.cli.run import program
 from supervise.errors import SpawnError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from supervise.cli.options.options import Options
     from supervise.cli.options.parts import Part
     from supervise.result import RunProcsResult
@@ -47,7 +45,7 @@ def not_started(error: BaseException, who: str, part: Part) -> str:
     return f"cannot start: {error}{hint}"
 
 
-def unready(error: BaseException, story: Story, paint: Callable[[str, str], str] = plain) -> list[str]:
+def unready(error: BaseException, story: Story) -> list[str]:
     """Return the last output of a rank that ended, or was not ready in time, before the gang had started."""
     rank = error.local_rank if isinstance(error, SpawnError) else None
     if rank is None or story.directory is None:
@@ -59,7 +57,7 @@ def unready(error: BaseException, story: Story, paint: Callable[[str, str], str]
             stream = os.path.basename(log).partition(".")[0]
             shown = ["", f"  the end of its {stream}:", *(f"    {one_line(row)}".rstrip() for row in rows), ""]
             break
-    return [*shown, f"  {paint('logs:', '1')} {one_line(story.directory)}"]
+    return [*shown, f"  logs: {one_line(story.directory)}"]
 
 
 # What to do about a failed Python program whose last exception has a usual cause: the wrong Python, or no package

@@ -36,15 +36,11 @@ class Terminal:
             termios.error: The terminal has no modes.
         """
         self._fd = fd
-        self._holder: int | None = None
+        self.holder: int | None = None
+        """The process group to which supervise gave the foreground; None before, and after supervise has it back."""
         self.in_front()
         self._modes = termios.tcgetattr(fd)
         self._before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-
-    @property
-    def holder(self) -> int | None:
-        """The process group to which supervise gave the foreground; None before, and after supervise has it back."""
-        return self._holder
 
     def in_front(self) -> bool:
         """Return whether the process group of supervise has the foreground."""
@@ -56,24 +52,24 @@ class Terminal:
         It is not possible if supervise itself runs in the background, or if the group is empty.
         """
         try:
-            if self._holder is None and not self.in_front():
+            if self.holder is None and not self.in_front():
                 return False
             os.tcsetpgrp(self._fd, group)
         except OSError:
             return False
-        self._holder = group
+        self.holder = group
         return True
 
     def forget(self) -> int | None:
         """Note that the shell has taken the foreground; return the group that had it."""
-        group, self._holder = self._holder, None
+        group, self.holder = self.holder, None
         return group
 
     def take(self) -> None:
         """Take the foreground back and restore the modes, unless supervise runs in the background. Idempotent."""
         with suppress(OSError, termios.error):  # the terminal has hung up
-            if self._holder is not None:
-                self._holder = None
+            if self.holder is not None:
+                self.holder = None
                 os.tcsetpgrp(self._fd, os.getpgrp())
             if self.in_front() and termios.tcgetattr(self._fd) != self._modes:
                 termios.tcsetattr(self._fd, termios.TCSANOW, self._modes)

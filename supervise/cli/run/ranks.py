@@ -79,8 +79,7 @@ def _of_rank(local_rank: int, role_rank: int, options: Options) -> dict[str, str
     """Return the variables that differ between the ranks of a role."""
     hosts = options.hosts
     part = options.part_of(local_rank)
-    count = part.count
-    first, first_of_role = hosts.number * options.nproc, hosts.number * count
+    first, first_of_role = hosts.number * options.nproc, hosts.number * part.count
     found = rank_variables.of_rank(local_rank, role_rank, first=first, first_of_role=first_of_role)
     if part.port is not None:
         found["PORT"] = str(part.port + role_rank)
