@@ -1,11 +1,14 @@
 """Trees of actors, gangs and trees: what users see of them."""
 
 import pickle
+import queue
 import signal
+from contextlib import suppress
 from functools import partial
 
 import pykka
 import pytest
+from pykka.messages import _ActorStop
 
 from supervise import (
     ActorSupervisor,
@@ -353,3 +356,42 @@ def test_a_block_of_a_tree_stops_it(parts):
         children = tree.ask(Start(), timeout=PATIENCE_S)
     assert not tree.is_alive()
     assert not any(ref.is_alive() for ref in children.values())
+
+
+def test_a_child_that_has_started_in_time_is_not_overdue_later(parts, grow, ear, short_start_limit):
+    """Its limit is over before that of a child that was started after it."""
+    gate = Gate()
+    tree = grow()
+    short_start_limit()
+    while True:
+        with suppress(TimeoutError):  # the machine stood still
+            first = tree.ask(StartChild(spec=parts.spec("a")), timeout=PATIENCE_S)
+            break
+    ear.until(ChildStarted, id="a")
+    tree.tell(StartChild(spec=parts.slow("b", gate)))
+    down = ear.until(ChildDown)
+    gate.open()
+    assert down.id == "b"
+    assert first.is_alive()
+
+
+def test_a_tree_that_crashes_stops_the_last_child_first(grow, crash_by):
+    asked = queue.Queue()
+
+    class Noted(pykka.ThreadingActor):
+        @staticmethod
+        def _create_actor_inbox():
+            class Inbox(queue.Queue):
+                def put(self, envelope, *more):
+                    if isinstance(envelope.message, _ActorStop):
+                        asked.put(self)
+                    super().put(envelope, *more)
+
+            return Inbox()
+
+    tree = grow(*(ChildSpec(id=name, start=Noted.start) for name in "abc"))
+    inboxes = [ref_of(tree, name).actor_inbox for name in "cba"]
+    crash_by(ZeroDivisionError)
+    tree.tell(TerminateChild(id="a"))
+    first = [asked.get(timeout=PATIENCE_S) for _ in inboxes]
+    assert first == inboxes
