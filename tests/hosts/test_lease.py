@@ -51,6 +51,20 @@ for line in sys.stdin:
     if line == "bye\\n":
         time.sleep(1000)
 """
+LEFT = """
+import os, subprocess, sys
+from supervise._hosts.host import Host
+from supervise._hosts.plan import make_plan
+from supervise.messages import WorkerExited
+
+host = Host(make_plan(name="g", entrypoint="true", nnodes=1, nproc_per_node=1).orders(0)[0])
+rank = subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; read line"], stdin=subprocess.PIPE, start_new_session=True)
+host.rank_started(rank.pid)
+rank.stdin.close()
+os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
+host.rank_exited(WorkerExited(local_rank=0, pid=rank.pid, exitcode=0, ended_ns=1, group_left=True))
+sys.stdin.readline()
+"""
 SHORT_S, LONG_S = "4.0", "1000"
 """The short one is longer than a machine stands still between two steps of a test."""
 
@@ -186,6 +200,22 @@ def test_the_death_of_the_host_is_reported(long: Host):
     long.process.kill()
     assert long.report() == "gone its process has ended"
     assert long.alive() == []
+
+
+def test_the_keeper_kills_what_a_rank_that_has_ended_has_left_in_its_group():
+    command = [sys.executable, "-c", LEFT]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as host:
+        assert host.stdout is not None
+        assert host.stdin is not None
+        left = os.pidfd_open(int(host.stdout.readline()))
+        host.stdin.write(b"\n")  # it ends after it has told the keeper of the rank
+        host.stdin.close()
+        ended = bool(select.select([left], [], [], PATIENCE_S)[0])
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(left, signal.SIGKILL)
+        os.close(left)
+    assert ended
 
 
 def test_a_keeper_ignores_polite_signals(long: Host):
