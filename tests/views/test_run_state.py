@@ -78,6 +78,16 @@ def test_a_fault_remains_the_reason_when_its_process_has_ended() -> None:
     assert (life.ending, state.failed[0].why) == ("failed", "hung: no output for 30 s")
 
 
+def test_a_rank_that_answers_its_probe_again_hangs_no_more() -> None:
+    state = folded(event("process.started", 0, 0, pid=7), event("process.hung", 1, 0, tier="probe", age_s=2.0))
+    life = state.ranks[0].life
+    assert life is not None
+    assert life.hang is not None
+    state.apply(event("process.ready", 2, 0, pid=7))
+    assert life.hang is None
+    assert [it.at_s for it in life.all_of("hung")] == [BEGIN_S + 1]
+
+
 def test_what_is_kept_of_an_event_is_limited() -> None:
     """A rank may have written a line of a megabyte, and many of them."""
     hangs = [event("process.hung", 1, 0, tier="x" * 1_000_000, age_s=1.0)] * 3_000
