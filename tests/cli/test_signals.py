@@ -513,3 +513,20 @@ def test_t5_with_kill_mode_mixed_a_master_drains_its_workers(supervise: Command,
         (supervise.tmp_path / "task").write_text("go\n")
         assert run.hear() == ["worker: 0\n"]
         assert run.end()[0] == 143
+
+
+SIGNALED_LATE = """
+import os, signal, sys
+from supervise.cli.run.signal_inbox import SignalInbox
+
+with SignalInbox((signal.SIGTERM,), restore=sys.argv[1] == "restores"):
+    pass
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize(("ends", "code"), [("exits", 0), ("restores", -signal.SIGTERM)])
+def test_a_signal_after_the_end_of_a_run_changes_no_exit_code_unless_the_process_continues(ends: str, code: int):
+    """At the exit, the interpreter would restore the default action, which ends the process."""
+    command = [sys.executable, "-c", SIGNALED_LATE, ends]
+    assert subprocess.run(command, cwd=ROOT, timeout=PATIENCE_S, check=False).returncode == code
