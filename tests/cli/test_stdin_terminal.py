@@ -83,6 +83,19 @@ def test_ctrl_c_at_a_rank_that_has_the_terminal_stops_the_run(supervise: Command
     assert len(list(supervise.directory().glob("attempt_*"))) == 1
 
 
+def test_a_rank_that_has_the_terminal_and_exits_with_130_was_interrupted(supervise: Command):
+    """As shells do after Ctrl-C. The run is not restarted."""
+    program = "trap 'exit 130' INT; read a; echo got $a; sleep 1000 & wait"
+    with supervise.on_terminal("-n", "1", "--max-restarts", "3", "--", "sh", "-c", program) as terminal:
+        terminal.type(b"Ada\n")
+        terminal.until("got Ada")
+        terminal.type(b"\x03")
+        code, shown = terminal.end()
+    assert code == 130
+    assert "stopped by SIGINT (Ctrl-C)" in shown
+    assert len(list(supervise.directory().glob("attempt_*"))) == 1
+
+
 def test_a_rank_that_has_not_read_leaves_ctrl_c_to_supervise(supervise: Command):
     """So the countdown and the second Ctrl-C work as with an empty stdin."""
     program = "import signal; signal.signal(signal.SIGINT, print); print('ready', flush=True)\nwhile 1: signal.pause()"
