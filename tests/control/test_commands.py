@@ -10,14 +10,19 @@ import sys
 import tempfile
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, cast
 
 import inotify_simple
 import pytest
 
+from supervise._views.recorded_run import RecordedRun
 from supervise.cli.commands.stacks import page
+from supervise.cli.commands.steering import Target
+from supervise.cli.commands.wait import _wait_for_run
 from supervise.cli.run.console import Console
 from supervise.cli.run.run import open_control
 from supervise.cli.run.signal_inbox import SignalInbox
@@ -505,6 +510,28 @@ def test_a_start_that_fails_is_the_end_of_a_wait(supervise: Command):
             assert json.loads(told(supervise, "status", "--json", "job"))["phase"] == "starting"
             gate.write_text("go\n")
             assert waiting.wait(PATIENCE_S) == run.end()[0] == 5
+
+
+class Closes:
+    """The client of a run that has a result, and closes the connection in time or not."""
+
+    def __init__(self, *, in_time: bool) -> None:
+        self.in_time = in_time
+
+    def request(self, *_: object, **__: object) -> dict[str, Any]:
+        return {"finished": True}
+
+    def until_closed(self, _: float | None) -> bool:
+        return self.in_time
+
+
+@pytest.mark.parametrize(("in_time", "code"), [(True, 3), (False, 124)])
+def test_wait_lasts_until_supervise_has_exited(supervise: Command, in_time: bool, code: int):
+    """The connection is closed after the result is written."""
+    supervise.run("sh", "-c", "exit 3")
+    run = RecordedRun(str(supervise.directory()))
+    found = Namespace(timeout=1.0, json=False, target=Target(run.name, "", run))
+    assert _wait_for_run(found, cast("Any", Closes(in_time=in_time))) == code
 
 
 def test_a_run_whose_socket_comes_late_is_waited_for(supervise: Command):
