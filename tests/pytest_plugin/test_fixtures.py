@@ -255,3 +255,12 @@ def test_a_value_that_comes_just_before_the_end_of_its_rank_counts(tmp_path, mon
 
     monkeypatch.setattr(Folder, "ended", at_once)
     assert reader("mine") == ["mine", "late"]
+
+
+def test_the_values_of_earlier_gathers_are_removed(tmp_path):
+    """Each rank keeps its values of the last two calls, because another rank may still read them."""
+    folder = Folder(tmp_path)
+    folder.make(1)
+    gather = RankGather(folder, 0, 1, None)
+    assert [gather(number) for number in range(5)] == [[number] for number in range(5)]
+    assert sorted(tmp_path.glob("value-*")) == [folder.value(3, 0), folder.value(4, 0)]
