@@ -63,6 +63,14 @@ def test_124_at_the_timeout(supervise: Command):
     assert "ranks 0-1: stopped by SIGTERM (sent by supervise)" in done.stderr
 
 
+def test_1_for_a_hang_whose_rank_exits_with_0_at_its_stop(supervise: Command):
+    """The hang is the failure, whatever the exit code."""
+    words = ("--output-timeout", "0.3", "--on-hang", "fail")
+    done = supervise.run(*words, *sh('trap "exit 0" TERM; echo up; sleep 1000 & wait'))
+    assert done.returncode == 1
+    assert "rank 0 failed: hung: no output for 0.3 s" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
