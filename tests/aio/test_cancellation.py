@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pykka
@@ -86,6 +87,27 @@ def test_a_second_cancellation_kills_at_once():
         task.cancel()
         await ended(task)
         assert (await gang.wait()).ends[0].exitcode == -signal.SIGKILL
+
+    run(main())
+
+
+def test_cancellations_that_leave_the_block_do_not_come_again_behind_it():
+    async def main():
+        gang, entered = aio.Gang(**STUBBORN, grace=1000.0), asyncio.Event()
+
+        async def outer():
+            with suppress(asyncio.CancelledError):
+                await stay(gang, entered)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            return "went on"
+
+        task = asyncio.ensure_future(outer())
+        await entered.wait()
+        task.cancel()
+        await until_closing(gang._ref)
+        task.cancel()
+        assert await task == "went on"
 
     run(main())
 
