@@ -152,3 +152,25 @@ def test_the_death_of_a_rank_ends_the_test_of_the_others(tmp_path):
     )
     text = run(tmp_path, *QUIET).of("test_it")["text"]
     assert text.startswith("rank 0 exited with code 7"), text
+
+
+def test_a_child_that_leaves_the_test_is_not_a_second_rank(tmp_path):
+    """The test has forked it; its failure is its exit code, and no failure of the rank."""
+    write(
+        tmp_path,
+        test_it="""
+        import os
+        import pytest
+
+        @pytest.mark.ranks(1)
+        @pytest.mark.parametrize("code", [0, 1])
+        def test_it(code):
+            child = os.fork()
+            if not child:
+                assert not code
+                return
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code
+        """,
+    )
+    done = run(tmp_path, *QUIET)
+    assert [done.of(f"test_it[{code}]")["outcome"] for code in (0, 1)] == ["passed", "passed"], done.out
