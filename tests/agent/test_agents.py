@@ -106,3 +106,56 @@ def test_functions_without_polling(agents, start_method):
     assert time.monotonic() - begun_s < PATIENCE_S
     values = [(rank, (42, str(rank))) for rank in (0, 1)]
     assert agent.stdout.splitlines() == [str(values), "ChildFailedError die 1 7"], agent.told()
+
+
+STUBBORN = """
+import os, signal, sys, threading
+from torch.distributed.launcher.api import LaunchConfig
+from supervise.agent import launch, launcher
+
+closed, make = [], launcher.get_rendezvous_handler
+
+def noted(parameters):
+    handler = make(parameters)
+    shutdown = handler.shutdown
+    handler.shutdown = lambda: (closed.append(parameters.run_id), shutdown())[1]
+    return handler
+
+launcher.get_rendezvous_handler = noted
+
+def ignores():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.write(ready, b".")
+    while True:
+        signal.pause()
+
+def interrupt():
+    for _ in range(2):
+        os.read(heard, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+if __name__ == "__main__":
+    heard, ready = os.pipe()
+    os.set_inheritable(ready, True)
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=2, rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:0", run_id="a",
+        local_addr="127.0.0.1", max_restarts=0, start_method="fork", shutdown_timeout=1,
+    )
+    launch(config, os.getpid)
+    print(closed)
+    threading.Thread(target=interrupt).start()
+    config.run_id = "b"
+    try:
+        launch(config, ignores, grace=1000)
+    except BaseException as error:
+        print(type(error).__name__, closed)
+"""
+
+
+def test_a_signal_ends_the_ranks_within_the_shutdown_timeout_and_leaves_the_rendezvous_open(agents):
+    """The grace is for a failure. Other agents can go on in a rendezvous that is open."""
+    program = agents.folder / "stubborn.py"
+    program.write_text(STUBBORN)
+    agent = agents.program(str(program))
+    assert agent.end() == 0, agent.told()
+    assert agent.stdout.splitlines() == ["['a']", "SignalException ['a']"], agent.told()

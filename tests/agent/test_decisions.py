@@ -125,3 +125,31 @@ def test_a_virtual_local_rank_sees_one_device(agents):
     agent = agents.program(str(program))
     assert agent.end() == 0, agent.told()
     assert agent.stdout == "0 '5'\n", agent.told()
+
+
+def test_a_virtual_local_rank_without_a_device_is_an_error_that_names_it(agents):
+    program = agents.folder / "devices.py"
+    program.write_text(f"import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '4'\n{DEVICES}")
+    agent = agents.program(str(program))
+    assert agent.end() == 1, agent.told()
+    assert agent.stderr.endswith("ValueError: local rank 1 has no device in CUDA_VISIBLE_DEVICES=4\n"), agent.told()
+
+
+CHOOSES = """
+import sys
+from torch.distributed import run
+from supervise.agent.__main__ import _choose_rendezvous
+
+for nodes in ("1", "1:1", "1:2"):
+    args = run.get_args_parser().parse_args(["--nnodes", nodes, "program.py"])
+    _choose_rendezvous(args)
+    print(nodes, args.rdzv_backend, args.master_port)
+"""
+
+
+def test_only_a_gang_that_cannot_grow_has_a_rendezvous_of_its_own(agents):
+    program = agents.folder / "chooses.py"
+    program.write_text(CHOOSES)
+    agent = agents.program(str(program))
+    assert agent.end() == 0, agent.told()
+    assert agent.stdout.splitlines() == ["1 c10d 29500", "1:1 c10d 29500", "1:2 static 29500"], agent.told()
