@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from supervise._gang.rank_spec import RankSpec
 
 _LOOPBACK = "127.0.0.1"
-_MAX_TRIES = 100
 
 
 @record(kw_only=False, frozen=False, eq=False)
@@ -48,15 +47,18 @@ def choose_master(address: str | None, port: str | None) -> Master:
     users of the machine can bind the names of all claims.
 
     Raises:
-        OSError: No port is free.
+        OSError: No descriptor is left.
     """
     address, claim = address or _LOOPBACK, None
     if port:
         return Master(address, port)
-    for _ in range(_MAX_TRIES):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.bind(("", 0))
-            free: int = probe.getsockname()[1]
+    for _ in range(100):
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+                probe.bind(("", 0))
+                free: int = probe.getsockname()[1]
+        except OSError:  # a sandbox refuses IPv4, also to rank 0; if no descriptor is left, the claim fails, too
+            free = 49152 + int.from_bytes(os.urandom(2), "big") % 16384
         claim = _claimed(str(free))
         if claim is not None or sys.platform != "linux":
             break

@@ -14,6 +14,7 @@ from supervise._files import closing
 from supervise._printable import one_line
 from supervise._story.wording import counted, size
 from supervise.cli.commands.runs import (
+    FOLDER,
     NoSuchRunError,
     RunParser,
     find_run,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from supervise._views.recorded_run import RecordedRun
 
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LOG = r"std(?:out|err)\.log"
 _WRITTEN = re.compile(
     r"(?:(?:run|result)\.json|(?:events|samples)\.jsonl|report\.html|stacks-\d+\.txt|control\.sock)(?:\.[^/]*)?"
@@ -168,13 +168,13 @@ def remove(path: str, *, dry_run: bool) -> tuple[int, str]:
         OSError: The directory cannot be read or removed.
     """
     folder, name = os.path.split(path)
-    with closing(open_runs_dir()[1] if folder == runs_dir() else os.open(folder, _FOLDER)) as at:
+    with closing(open_runs_dir()[1] if folder == runs_dir() else os.open(folder, FOLDER)) as at:
         return _remove_below(at, name, dry_run=dry_run)
 
 
 def _remove_below(at: int, name: str, *, dry_run: bool) -> tuple[int, str]:
     used_bytes, kept = 0, ""
-    with closing(os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)) as top:
+    with closing(os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=at)) as top:
         for path, folders, files, fd in os.fwalk(".", topdown=False, dir_fd=top):
             for each in (*files, *folders):
                 found, full = (

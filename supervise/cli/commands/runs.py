@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # The folder that holds the run directories of ``supervise run``
 
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def runs_dir() -> str:
@@ -59,7 +59,7 @@ def open_runs_dir(*, make: bool = False) -> tuple[str, int]:
     given = bool(os.environ.get("SUPERVISE_RUNS_DIR"))
     shared = not given and _state() is None
     try:
-        at = os.open(path, _FOLDER if given else _FOLDER | os.O_NOFOLLOW)
+        at = os.open(path, FOLDER if given else FOLDER | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno not in (errno.ENOTDIR, errno.ELOOP):
             raise

@@ -49,7 +49,7 @@ def read(path: str) -> dict[str, str]:
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(f"{path!r}: {error}") from None
     found: dict[str, str] = {}
-    at = _end(_SPACE, text, 0)
+    at = next(_SPACE.finditer(text)).end()
     while at < len(text):
         name = _NAME.match(text, at)
         value = _VALUE.match(text, name.end()) if name is not None else None
@@ -58,13 +58,8 @@ def read(path: str) -> dict[str, str]:
             why = " (a quote is not closed, or text follows it)" if name is not None and value is None else ""
             raise argparse.ArgumentTypeError(f"{path!r}, line {number}: {line[:80]!r} is not NAME=VALUE{why}")
         found[name[1]] = _text(value)
-        at = _end(_SPACE, text, value.end())
+        at = next(_SPACE.finditer(text, value.end())).end()
     return found
-
-
-def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    found = pattern.match(text, at)
-    return at if found is None else found.end()
 
 
 def _text(value: re.Match[str]) -> str:
@@ -120,7 +115,7 @@ class GangFile:
             text = values.text_of(path)
         except argparse.ArgumentTypeError as error:
             raise self._error(str(error)) from None
-        self.is_procfile: bool = not path.endswith(".toml")
+        self.is_procfile: bool = not path.lower().endswith(".toml")
         self._whole: dict[str, Any] = self._procfile(text) if self.is_procfile else self._toml(text)
         self.roles: Mapping[str, Any] = self._whole.get("roles")  # type: ignore[assignment]  # checked here
         """Name of each role to its table."""
@@ -131,12 +126,15 @@ class GangFile:
 
     def _toml(self, text: str) -> dict[str, Any]:
         try:
-            return tomllib.loads(text)
+            found = tomllib.loads(text)
         except ValueError as error:  # also an integer of more than 4300 digits
             quotes = '; a text is between two quotes, such as command = "sleep 1"'
             raise self._error(f"{error}{quotes if _UNQUOTED.match(str(error)) else ''}") from None
         except RecursionError:
             raise self._error("its arrays or tables are nested too deeply") from None
+        if "\\x00" in repr(found).replace("\\\\", ""):
+            raise self._error("a text in it holds a NUL character, which no program can be given")
+        return found
 
     def _procfile(self, text: str) -> dict[str, Any]:
         roles: dict[str, Any] = {}
