@@ -85,12 +85,7 @@ class PatientTail(Tail):
                 continue
             arrival.cancel()
             del self._awaited[feed]
-            try:
-                self._open_one(feed)
-            except OSError as error:
-                self._report(feed.path, error)
-            if feed.is_open:
-                self._ready[feed] = None
+            self._open_files([feed])
 
     def _leave(self, error: str | None) -> None:
         for arrival in self._awaited.values():

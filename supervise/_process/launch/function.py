@@ -242,15 +242,12 @@ class _Travel:
     """Substitute for the Popen of multiprocessing while queues, locks and connections are pickled."""
 
     def __init__(self, method: StartMethod) -> None:
+        from multiprocessing import popen_forkserver, popen_spawn_posix
+
         self.held = _Held()
         self.fds = self.held.fds
         self._by_index = method == "forkserver"
-        self.DupFd = self._dup_fd_type()
-
-    def _dup_fd_type(self) -> Any:
-        from multiprocessing import popen_forkserver, popen_spawn_posix
-
-        return popen_forkserver._DupFd if self._by_index else popen_spawn_posix._DupFd  # noqa: SLF001
+        self.DupFd: Any = (popen_forkserver if self._by_index else popen_spawn_posix)._DupFd  # noqa: SLF001
 
     def duplicate_for_child(self, fd: int) -> int:
         # The caller may close its descriptor before a restart
@@ -376,11 +373,6 @@ def _command(payload: int) -> list[str]:
     return [executable(), *flags, "-c", _BOOT, str(payload), "--multiprocessing-fork"]
 
 
-def _frozen_command(tracker: int | None, begin: int) -> list[str]:
-    """Return the command line for `multiprocessing.freeze_support`."""
-    return [executable(), "--multiprocessing-fork", f"tracker_fd={tracker}", f"pipe_handle={begin}"]
-
-
 @record(frozen=False, eq=False)
 class FunctionLauncher:
     """Launcher of one rank's function. `launch` runs on the loop and does not wait for the child."""
@@ -461,7 +453,8 @@ class FunctionLauncher:
                 begin = clear_of_stdio(file_of("supervise-arguments", self.pickled.beginning(arrival)), self.how.least)
                 copies.append(begin)
                 fds.add(begin)
-                command = _frozen_command(tracker, begin)
+                # The command line for `multiprocessing.freeze_support`
+                command = [executable(), "--multiprocessing-fork", f"tracker_fd={tracker}", f"pipe_handle={begin}"]
             return program.run_program(command, self.how, read_end, sorted(fds))
         finally:
             close(*copies)
