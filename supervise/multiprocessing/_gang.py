@@ -50,6 +50,7 @@ class _Ends:
         self._processes = processes
 
     def exited(self, end: say.WorkerExited, value: OutcomeFile | None) -> None:
+        """Set the end of a rank that has been reaped. An exit code that is not known is `LOST_CODE`."""
         trace, raised_ns = _trace(end, value)
         self._processes[end.local_rank].settle(
             LOST_CODE if end.exitcode is None else end.exitcode,
@@ -59,6 +60,7 @@ class _Ends:
         )
 
     def left(self, crash: SupervisorCrashed | None) -> None:
+        """Set the end of every rank that was not reaped: the gang has ended."""
         _standing.discard(self)
         why = "it outlived SIGKILL" if crash is None else str(crash)
         for process in self._processes:
@@ -92,6 +94,7 @@ class _Inherited(LogsSpecs):
         return os.devnull
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Return no log file for any rank."""
         return LogsDest(stdouts=dict.fromkeys(envs, ""), stderrs=dict.fromkeys(envs, ""))
 
 

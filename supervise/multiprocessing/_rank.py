@@ -136,6 +136,7 @@ class RankProcess:
             )
 
     def _signal(self, sig: signal.Signals) -> None:
+        """Send a signal to its process group through its Supervisor; no effect after its end."""
         if not self.is_alive():
             return
         import pykka
