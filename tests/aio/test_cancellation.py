@@ -174,7 +174,7 @@ def test_a_canceled_close_goes_on_with_its_own_timeout(tmp_path):
     async def main():
         signals = Signals()
         args = {0: (str(tmp_path),)}
-        gang = aio.Gang(name="patient", entrypoint=patient, args=args, ready="notify", event_sink=signals)
+        gang = aio.Gang(name="patient", entrypoint=patient, args=args, ready="notify", event_sink=signals, grace=0.1)
 
         async def close():
             async with gang:
@@ -184,6 +184,8 @@ def test_a_canceled_close_goes_on_with_its_own_timeout(tmp_path):
         task = asyncio.ensure_future(close())
         await until_exists(tmp_path / "told")
         task.cancel()
+        await asyncio.wait((task,), timeout=0.5)  # longer than the grace of the gang
+        assert not task.done()
         (tmp_path / "go").touch()
         await ended(task)
         assert (await gang.wait()).ends[0].exitcode == 7
