@@ -44,3 +44,9 @@ def test_more_nodes_are_advised_only_for_hosts_on_different_nodes():
     text = resources.missing(2, {"GPU": 8.0}, "PACK", 30.0, nodes)
     assert "on different nodes" not in text
     assert text.endswith("Free them, or ask for less in resources_per_node")
+
+
+def test_nodes_that_are_in_use_are_no_reason_for_more_nodes():
+    nodes = [{"Alive": True, "NodeManagerAddress": f"10.0.0.{n}", "Resources": {"GPU": 8.0}} for n in (1, 2)]
+    text = resources.missing(2, {"GPU": 8.0}, "STRICT_SPREAD", 30.0, nodes)
+    assert text.endswith("Free them, or ask for less in resources_per_node")
