@@ -174,3 +174,25 @@ def test_a_child_that_leaves_the_test_is_not_a_second_rank(tmp_path):
     )
     done = run(tmp_path, *QUIET)
     assert [done.of(f"test_it[{code}]")["outcome"] for code in (0, 1)] == ["passed", "passed"], done.out
+
+
+def test_the_end_of_a_rank_ends_the_gather_of_the_others(tmp_path):
+    """At once: its time limit is longer than that of this test."""
+    write(
+        tmp_path,
+        test_it="""
+        import time
+        import pytest
+        from supervise.pytest_plugin._gather import RankGatherError
+
+        @pytest.mark.ranks(2, timeout_s=0)
+        def test_it(rank, rank_gather, gang_tmp_path):
+            if rank:
+                with pytest.raises(RankGatherError, match="rank 0 ended without the call number 1"):
+                    rank_gather(timeout_s=10_000)
+            else:
+                while not (gang_tmp_path.parent / "value-0-1").exists():  # the other one waits
+                    time.sleep(0.01)
+        """,
+    )
+    assert run(tmp_path, *QUIET).of("test_it")["outcome"] == "passed"
