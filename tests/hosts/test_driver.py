@@ -4,10 +4,12 @@ import queue
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from signal import SIGTERM, SIGUSR1
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pykka
 import pytest
@@ -31,7 +33,7 @@ from supervise import (
     Wait,
 )
 from supervise._hosts.host import NewsQueue
-from supervise._hosts.link import HostDead, HostUnavailable
+from supervise._hosts.link import HostDead, HostLink, HostUnavailable
 from supervise._hosts.plan import HostAddress, HostEnd, News, make_plan
 from supervise._hosts.supervisor import HostsSupervisor
 from supervise.messages import GangStatus, RankStatus, WorkerExited
@@ -330,6 +332,30 @@ def test_a_rank_that_was_suspended_and_has_ended_is_not_suspended(make: Any, eng
     host.tell(("exited", WorkerExited(local_rank=0, pid=10, exitcode=0, ended_ns=2)))
     states = [row.state for row in gang.ask(Status(), timeout=PATIENCE_S).ranks.values()]
     assert states == ["finished", "suspended", "suspended", "suspended"]
+
+
+class Clock:
+    """A loop that only notes when a call is due."""
+
+    def __init__(self) -> None:
+        self.due: list[float] = []
+
+    def call_at(self, at_s: float, _: Any) -> None:
+        self.due.append(at_s)
+
+    def post(self, *_: Any) -> None:
+        """Drop the reply to the renewal: it was lost."""
+
+
+def test_a_lost_host_counts_as_dead_only_when_its_keeper_has_had_time_for_the_kill(engine: SimulatedEngine):
+    clock, ignore = Clock(), lambda *_: None
+    host: Any = SimulatedHost(engine, SimpleNamespace(number=0))
+    link = HostLink(cast("Any", clock), host, epoch=0, number=0, lease_s=5.0, step=ignore, receive=ignore)
+    before_s = time.monotonic()
+    link._send_renewal()
+    link.await_lease(lambda: None)
+    [due_s] = clock.due
+    assert due_s >= before_s + 5.0 + 1.0
 
 
 @pytest.mark.parametrize("late", ["Ray: the actor is dead", ""])

@@ -1,4 +1,4 @@
-"""Runs gangs on a Ray cluster of this machine: ``python -m tests.ray.program calls|faults|rare|restarts``.
+"""Runs gangs on a Ray cluster of this machine: ``python -m tests.ray.program calls|engine|faults|rare|restarts``.
 
 Prints a line of JSON for each. It is a program of its own, since Ray leaves threads and descriptors in a driver.
 """
@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from supervise import Close, Start, SuperviseError
 from tests.conformance.work import pause
@@ -71,6 +72,7 @@ def no_room() -> dict[str, Any]:
             gang.start()
         except SuperviseError as error:
             found[what] = str(error)
+            found["closed"] = found.get("closed", True) and not gang.ref.is_alive()
     return found
 
 
@@ -158,6 +160,29 @@ def calls() -> None:
             tell(name, command(script))
 
 
+def engine() -> None:
+    """What the engine does by itself, without a cluster."""
+    from ray.exceptions import ActorDiedError, ActorUnavailableError
+
+    from supervise.ray.engine import RayEngine, _translated
+
+    class Closed(RayEngine):
+        """An engine that is closed when it has just placed the hosts of an attempt."""
+
+        released: list[int] = []  # noqa: RUF012 - one object
+
+        def _hosts(self, *_: Any) -> Any:
+            self.close(lambda: None)
+            return []
+
+        def release(self, epoch: int) -> None:
+            self.released.append(epoch)
+
+    Closed({}, "PACK", 1.0)._place([cast("Any", SimpleNamespace(epoch=5))], lambda *_: None)
+    errors = ActorUnavailableError("away", b"0" * 16), ActorDiedError()
+    tell("engine", {"released": Closed.released, "errors": [type(_translated(each)).__name__ for each in errors]})
+
+
 def run_faults() -> None:
     """Break each part once. The raylet is the last: its node does not come back."""
     from tests.ray import faults
@@ -197,4 +222,4 @@ def restarts() -> None:
 
 
 if __name__ == "__main__":
-    {"calls": calls, "faults": run_faults, "rare": rare, "restarts": restarts}[sys.argv[1]]()
+    {"calls": calls, "engine": engine, "faults": run_faults, "rare": rare, "restarts": restarts}[sys.argv[1]]()

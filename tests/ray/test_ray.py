@@ -5,10 +5,12 @@
 
 import os
 import re
+import signal
 from typing import Any
 
 import pytest
 
+from supervise.ray.gang import _connect
 from tests.ray.running import program
 
 pytestmark = pytest.mark.timeout(300)
@@ -37,12 +39,40 @@ def test_a_cluster_without_room_is_an_error_that_says_what_is_missing(calls: dic
     assert "0 of them have that much in all" in found["GPUs"]
     assert "has GPU 0" in found["GPUs"]
     assert "CPU" in found["packed"]
+    assert found["closed"], "the start leaves no actor"
 
 
 def test_a_close_ends_the_wait_for_room(calls: dict[str, dict[str, Any]]):
     """And no call of Ray is left."""
     assert "was closed before its start had ended" in calls["closed without room"]["raised"]
     assert calls["closed without room"]["left"] == []
+
+
+def test_a_close_beside_a_placement_leaves_no_host_and_a_lost_call_is_no_death():
+    found = program("engine")["engine"]
+    assert found["released"] == [5]
+    assert found["errors"] == ["HostUnavailable", "HostDead"]
+
+
+class Connects:
+    """Takes the place of ray, which installs a handler of its own."""
+
+    @staticmethod
+    def is_initialized() -> bool:
+        return False
+
+    @staticmethod
+    def init(**_: object) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: None)
+
+
+def test_a_connection_keeps_the_handler_of_sigterm():
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        _connect(Connects)
+        assert signal.getsignal(signal.SIGTERM) == before
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_timeout_that_expires_during_the_start_is_the_outcome(calls: dict[str, dict[str, Any]]):
