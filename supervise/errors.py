@@ -100,6 +100,8 @@ def is_unguarded(text: str) -> bool:
 class SpawnError(SuperviseError):
     """The start failed because of a rank, for a reason other than an `OSError`. All other ranks are already reaped.
 
+    If the rank ended before it was ready and has recorded a traceback, ``__cause__`` has that traceback.
+
     Args:
         msg: What happened; shown after `what`.
         local_rank: The rank because of which the start failed; after a close, the first that was not ready.
@@ -178,17 +180,12 @@ class GangFailed(SuperviseError):  # noqa: N818  named like pykka's exceptions
         self.rank_traceback = failure_report.traceback_of(result.failures[root]) if root in result.failures else ""
         rows = failure_report.lines(result, failure_report.of_result(result, timeout_s=timeout_s))
         super().__init__("\n".join(rows).removeprefix("supervise: "))
-        self._set_cause()
-
-    def _set_cause(self) -> None:
-        self.__cause__: BaseException | None = (
-            _RankTraceback(f'\n"""\n{self.rank_traceback}\n"""') if self.rank_traceback else None
-        )
+        self.__cause__ = rank_cause(self.rank_traceback)
 
     def __setstate__(self, state: dict[str, Any] | None) -> None:
         """Restore the attributes and the cause, which pickle drops."""
         self.__dict__.update(state or {})
-        self._set_cause()
+        self.__cause__ = rank_cause(self.rank_traceback)
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines of the report, which IPython shows in place of a traceback."""
@@ -197,6 +194,11 @@ class GangFailed(SuperviseError):  # noqa: N818  named like pykka's exceptions
 
 class _RankTraceback(_Portable):
     """The traceback of a rank, as text."""
+
+
+def rank_cause(traceback: str) -> BaseException | None:
+    """Return the traceback of a rank as the cause of an error; None if it is empty."""
+    return _RankTraceback(f'\n"""\n{traceback}\n"""') if traceback else None
 
 
 class RestartLimitExceeded(SuperviseError):  # noqa: N818  says what happened, as SupervisorCrashed does
@@ -317,12 +319,12 @@ def _failure_block(index: int, rank: int, failure: ProcessFailure, host: str) ->
             f"  rank      : {rank} (local_rank: {failure.local_rank})",
             f"  exitcode  : {failure.exitcode} (pid: {failure.pid}) {signal_text}",
             f"  error_file: {failure.error_file}",
-            f"  traceback : {_failure_text(failure.message)}",
+            "  traceback : " + failure_text(failure.message).replace("\n", "\n  "),
         ]
     )
 
 
-def _failure_text(message: str | dict[str, Any]) -> str:
+def failure_text(message: str | dict[str, Any]) -> str:
     """Return the text of a failure: its traceback, else its message, else ``<N/A>``."""
     from supervise._printable import printable
 
@@ -330,5 +332,4 @@ def _failure_text(message: str | dict[str, Any]) -> str:
         return printable(message)
     extra = message.get("extraInfo")
     fallback = message.get("message", _NOT_AVAILABLE)
-    text = extra.get("py_callstack", fallback) if isinstance(extra, dict) else fallback
-    return printable(str(text)).replace("\n", "\n  ")
+    return printable(str(extra.get("py_callstack", fallback) if isinstance(extra, dict) else fallback))

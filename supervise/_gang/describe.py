@@ -14,7 +14,7 @@ from supervise._files import last_lines
 from supervise._printable import LOST_CODE, OUT_OF_MEMORY, ending, one_line, signal_name
 from supervise._record import NamedTuple
 from supervise._threads import refused
-from supervise.errors import SpawnError
+from supervise.errors import SpawnError, failure_text, rank_cause
 from supervise.events import Event, EventLog, say_at_last
 from supervise.messages import Bare, GangFinished, WorkerExited, WorkerHung
 from supervise.recording import text_of
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from supervise._core.model import Gang
     from supervise._gang.attempt import Attempt
     from supervise._gang.notify_sockets import RankNotes
-    from supervise._gang.spec import GangSpec
 
 
 # The fact that a rank hangs
@@ -514,9 +513,8 @@ def failed_line(name: str, title: str, result: RunProcsResult) -> str:
     where = f"; see {logs[0]}" if logs else ""
     cause = one_line(str(recorded))
     cause = cause if len(cause) <= _CAUSE_CHARS else f"{cause[:_CAUSE_CHARS]} ..."
-    who = one_line(f"{name} failed: {title}")
-    process = f"pid {root.pid}" if root.pid else "no process"
-    return f"supervise: {who} ({process}): {cause}{one_line(where)}"
+    who = f"{one_line(f'{name} failed: {title}')} ({f'pid {root.pid}' if root.pid else 'no process'})"
+    return f"supervise: {who}: {cause}{one_line(where)}"
 
 
 def _is_empty(path: str) -> bool:
@@ -530,33 +528,35 @@ def start_error(
     gang: Gang,
     failure: WorkerFailedToStart | StartFailed,
     notes: Callable[[int], RankNotes | None],
-    spec: GangSpec,
+    attempt: Attempt,
 ) -> Exception:
     """Return the exception for the sender of the `Start`. An `OSError` keeps its class, errno and file name."""
     if isinstance(failure, StartFailed):
-        return _not_ready_error(gang, failure, notes(failure.local_rank), spec)
-    error, rank = failure.error, failure.local_rank
+        return _not_ready_error(gang, failure, notes(failure.local_rank), attempt)
+    spec, error, rank = attempt.spec, failure.error, failure.local_rank
     if isinstance(error, OSError) and error.errno is not None:
-        reason = refused(error.errno, error.strerror or "")
-        raised: Exception = OSError(error.errno, f"{spec.title(rank)} could not be started: {reason}", error.filename)
+        why = f"{spec.title(rank)} could not be started: {refused(error.errno, error.strerror or '')}"
+        raised: Exception = OSError(error.errno, why, error.filename)
     else:
-        text = f"{type(error).__name__}: {text_of(error)}"
-        raised = SpawnError(text, local_rank=rank, role=spec.role_title(rank))
+        raised = SpawnError(f"{type(error).__name__}: {text_of(error)}", local_rank=rank, role=spec.role_title(rank))
     raised.__cause__ = error
     return raised
 
 
-def _not_ready_error(gang: Gang, failure: StartFailed, notes: RankNotes | None, spec: GangSpec) -> SpawnError:
-    end = gang.ranks[failure.local_rank].end
-    why, code, what = failure.why, None, "did not start"
-    if end is not None and gang.ranks[failure.local_rank].fault is None:
+def _not_ready_error(gang: Gang, failure: StartFailed, notes: RankNotes | None, attempt: Attempt) -> SpawnError:
+    rank, end = failure.local_rank, gang.ranks[failure.local_rank].end
+    why, code, what, cause = failure.why, None, "did not start", None
+    if end is not None and gang.ranks[rank].fault is None:
         what, why, code = why, _code(end), end.exitcode
+        recorded = _failure(gang, rank, attempt, 0, stopped=False)
+        cause = rank_cause(failure_text(recorded.message).rstrip() if isinstance(recorded.message, dict) else "")
     if why.startswith(_HUNG):
         why, what = why.removeprefix(_HUNG), "hung before all ranks were ready"
     if notes is not None and notes.status:
         why = f"{why}; its last status: {notes.status}"
-    role = spec.role_title(failure.local_rank)
-    return SpawnError(why, local_rank=failure.local_rank, exitcode=code, what=what, role=role)
+    error = SpawnError(why, local_rank=rank, exitcode=code, what=what, role=attempt.spec.role_title(rank))
+    error.__cause__ = cause
+    return error
 
 
 def _code(end: WorkerExited) -> str:

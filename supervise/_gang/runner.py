@@ -774,7 +774,7 @@ class GangRunner:
         self.attempt.spec.close_inherited()
         replies = self.replies
         if replies.error is None and self.gang.start_failure is not None:
-            replies.error = start_error(self.gang, self.gang.start_failure, self.notes, self.attempt.spec)
+            replies.error = start_error(self.gang, self.gang.start_failure, self.notes, self.attempt)
         if replies.error is None:
             replies.result = self.result()
         message = say.GangFinished(result=replies.result, error=replies.error)

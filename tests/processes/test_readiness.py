@@ -7,12 +7,15 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
+from functools import partial
 from pathlib import Path
 
 import pykka
 import pytest
 
 from supervise import (
+    DefaultLogsSpecs,
     GangFinished,
     GangStarted,
     RestartPolicy,
@@ -133,6 +136,23 @@ def test_n2_an_end_before_readiness_fails_the_start(tmp_path, kind, code):
             gang.ask(Wait())
         event = gang.await_event("supervise.process.start_failed")
         assert (event["local_rank"], event["exception_message"]) == (1, "ended before it was ready")
+
+
+def read_settings(key: str) -> None:
+    raise ValueError(f"no setting {key}")
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "fork", "forkserver"])
+def test_n2_the_error_of_a_function_that_raises_before_readiness_has_its_traceback(tmp_path, start_method):
+    start = partial(Supervisor.start, entrypoint=read_settings, args={0: ("lr",)}, start_method=start_method)
+    with (
+        start(name="early", ready="notify", logs_specs=DefaultLogsSpecs(str(tmp_path))) as gang,
+        pytest.raises(SpawnError, match=r"^rank 0 ended before it was ready: exit code 1$") as failed,
+    ):
+        gang.ask(Start(), timeout=PATIENCE_S)
+    shown = "".join(traceback.format_exception(failed.value))
+    assert "in read_settings" in shown
+    assert "ValueError: no setting lr" in shown
 
 
 def test_n2_a_failure_after_readiness_fails_the_start_while_another_rank_is_not_ready(tmp_path):
