@@ -308,9 +308,12 @@ class ChildFailedError(_Portable):
 
 
 def _failure_block(index: int, rank: int, failure: ProcessFailure, host: str) -> str:
-    """Return one failure as torchrun prints it, with the traceback indented."""
+    """Return one failure as torchrun prints it, with the traceback of an error file indented."""
     signal_name = failure.signal_name()
     signal_text = "" if signal_name == _NOT_AVAILABLE else f" ({signal_name})"
+    traceback = failure_text(failure.message)
+    if not isinstance(failure.message, str):  # PyTorch leaves a text as it is
+        traceback = traceback.replace("\n", "\n  ")
     return "\n".join(
         [
             f"[{index}]:",
@@ -319,7 +322,7 @@ def _failure_block(index: int, rank: int, failure: ProcessFailure, host: str) ->
             f"  rank      : {rank} (local_rank: {failure.local_rank})",
             f"  exitcode  : {failure.exitcode} (pid: {failure.pid}) {signal_text}",
             f"  error_file: {failure.error_file}",
-            "  traceback : " + failure_text(failure.message).replace("\n", "\n  "),
+            f"  traceback : {traceback}",
         ]
     )
 

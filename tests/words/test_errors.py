@@ -145,6 +145,7 @@ def test_a_single_failure_says_that_there_is_no_other():
         ({"message": "m", "extraInfo": "foreign"}, "m"),
         ({}, "<N/A>"),
         ({"extraInfo": {"py_callstack": 7}}, "7"),
+        ("a text of\ntwo lines", "a text of\ntwo lines"),
     ],
 )
 def test_a_record_with_holes_is_shown_as_far_as_it_goes(message, shown):
