@@ -112,8 +112,16 @@ STUBBORN = """
 import os, signal, sys, threading
 from torch.distributed.launcher.api import LaunchConfig
 from supervise.agent import launch, launcher
+from supervise.agent.elastic_agent import SupervisedElasticAgent
 
 closed, make = [], launcher.get_rendezvous_handler
+watched, monitor = threading.Event(), SupervisedElasticAgent._monitor_workers
+
+def observe(self, group):
+    watched.set()
+    return monitor(self, group)
+
+SupervisedElasticAgent._monitor_workers = observe
 
 def noted(parameters):
     handler = make(parameters)
@@ -132,6 +140,7 @@ def ignores():
 def interrupt():
     for _ in range(2):
         os.read(heard, 1)
+    watched.wait()  # a signal during the start has the grace
     os.kill(os.getpid(), signal.SIGTERM)
 
 if __name__ == "__main__":
@@ -143,6 +152,7 @@ if __name__ == "__main__":
     )
     launch(config, os.getpid)
     print(closed)
+    watched.clear()
     threading.Thread(target=interrupt).start()
     config.run_id = "b"
     try:
