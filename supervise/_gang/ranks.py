@@ -17,7 +17,7 @@ from supervise._gang.describe import EventEmitter, LogFailed, LogTrimmed
 from supervise._gang.rank_spec import held_by_rank
 from supervise._gang.worker import Worker, recorded_ns
 from supervise._logs.files import make_ready, size_of
-from supervise._process.exits.slots import ExitSlots
+from supervise._process.exits.leader import ExitSlots
 from supervise._process.launch import limits
 from supervise.errors import SpecError
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from supervise._gang.notify_sockets import RankNotes
     from supervise._gang.spec import GangSpec
     from supervise._gang.stack_requests import StackRequests
-    from supervise._process.exits.slots import ExitSlots
+    from supervise._process.exits.leader import ExitSlots
     from supervise._process.launch.return_value import OutcomeFile
     from supervise._runtime.actor import LoopActor
     from supervise._runtime.loop import Loop, Timer

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from supervise._core import steps
     from supervise._process.containment.escapees import Contained
-    from supervise._process.exits.leader import Process
-    from supervise._process.exits.slots import ExitSlots
+    from supervise._process.exits.leader import ExitSlots, Process
     from supervise._runtime.loop import Loop
 
 _DEADLINE_S = 5.0

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     import pykka
 
     from supervise._process.containment.groups import Member
-    from supervise._process.exits.leader import Exit, Process
-    from supervise._process.exits.slots import ExitSlots
+    from supervise._process.exits.leader import Exit, ExitSlots, Process
     from supervise._process.launch.hold import Hold
     from supervise._process.launch.return_value import OutcomeFile
     from supervise._runtime.loop import Loop, Timer

@@ -1,21 +1,27 @@
-"""The handle of the process of a rank: its reaping, its status, and signals to the process and to its group."""
+"""The handle of the process of a rank: its reaping, its status, and signals to it and its group. A table of handles."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import resource
+import select
 import signal
 import struct
+import time
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from supervise import _platform as platform
 from supervise._process.containment.groups import Member, members
 from supervise._process.containment.procfs import look
 from supervise._process.exits import oom
 from supervise._record import NamedTuple
+
+if TYPE_CHECKING:
+    from supervise._process.launch.return_value import OutcomeFile
 
 # Status of a process that other code has reaped, and check of a peak of memory
 
@@ -484,3 +490,53 @@ def as_signal(number: int) -> signal.Signals:
         return signal.Signals(number)
     except ValueError:
         return signal.SIGSTOP
+
+
+class ExitSlots:
+    """Processes and result channels of a gang, by local rank, for a cleanup that uses no actors."""
+
+    def __init__(self) -> None:
+        """Make an empty table."""
+        self.processes: dict[int, Process] = {}
+        """Processes, from the start of a rank until no process of its group is left."""
+        self.outcomes: dict[int, OutcomeFile] = {}
+        """Result channels, from the start of a rank until the host has read its return value."""
+
+    def close_outcomes(self) -> None:
+        """Close all result channels that the host has not read."""
+        while self.outcomes:
+            self.outcomes.popitem()[1].close()
+
+    def ring_if_dead(self) -> None:
+        """Make the descriptors of all dead processes readable now."""
+        if not platform.PIDFD:
+            for process in self.processes.values():
+                process.ring_if_dead()
+
+    def kill_all(self) -> None:
+        """Send SIGKILL to every group."""
+        for process in list(self.processes.values()):
+            with contextlib.suppress(BaseException):  # an error at one group must not spare the others
+                process.signal_group(signal.SIGKILL)
+
+    def bury(self, timeout_s: float) -> bool:
+        """Kill and reap all processes, for at most `timeout_s`; return whether all are reaped.
+
+        The call blocks, so the loop's thread uses it only after a failure of the loop.
+        """
+        self.kill_all()
+        deadline = time.monotonic() + timeout_s
+        poll = select.poll()
+        waiting = {}
+        for process in self.processes.values():
+            if process.fileno() >= 0:
+                poll.register(process.fileno(), select.POLLIN)
+                waiting[process.fileno()] = process
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            for fd, _ in poll.poll(left * 1000):
+                poll.unregister(fd)
+                process = waiting.pop(fd)
+                process.reap()
+                process.close()
+        self.processes.clear()
+        return not waiting
