@@ -8,13 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from supervise import messages as say
-from supervise._core import batches, requests, steps, stopping, strategy
+from supervise._core import batches, steps, stopping, strategy
+from supervise._core.model import Ask, Gang
 from supervise._core.verdict import judge
 from supervise._record import replace
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
-    from supervise._core.model import Gang
+    from collections.abc import Iterable
+
     from supervise._core.steps import Decision, Event
 
 NOT_READY = "ended before it was ready"
@@ -70,9 +72,9 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
             elif event.last:
                 gang.stop.state = "swept"
         case steps.RestartAsked():
-            requests.restart_asked(gang, event, decision)
+            _restart_asked(gang, event, decision)
         case steps.TerminateAsked():
-            requests.terminate_asked(gang, event, decision)
+            _terminate_asked(gang, event, decision)
         case steps.TimerExpired():
             _timer_expired(gang, event, decision)
         case steps.ValuesLoaded():
@@ -291,7 +293,7 @@ def _settle(gang: Gang, decision: Decision) -> None:  # noqa: C901 - one conditi
         decision.do(steps.AnswerStart())
         _heed_all(gang, decision)
         if gang.phase == "running":
-            requests.resume(gang, decision)
+            _resume(gang, decision)
     if gang.held and gang.phase == "running" and gang.all_returned:
         decision.do(steps.ReleaseRanks(frozenset(gang.held)))
         gang.held.clear()
@@ -376,7 +378,7 @@ def _restart(gang: Gang, decision: Decision) -> None:
     elif not gang.restart_announced:
         verdict = judge(gang)  # before a request terminates the rank that failed
         found = gang.backoff.next(gang.policy, _end_ns(gang), _cause_codes(gang, verdict))
-        skipped = requests.begin_backoff(gang, decision)
+        skipped = _begin_backoff(gang, decision)
         if gang.restarting:
             gang.restart_announced, gang.backoff = True, found
             decision.do(steps.AnnounceRestart(0.0 if skipped else found.delay_s, verdict))
@@ -397,3 +399,124 @@ def _next_attempt(gang: Gang, decision: Decision) -> None:
     for local_rank, rank in enumerate(gang.ranks):
         rank.restarts += not gang.is_left_out(local_rank)
     decision.do(steps.Assemble())
+
+
+# The requests to restart or to terminate ranks
+
+
+_TERMINATED = "a later request terminated one of the ranks"
+
+
+def _restart_asked(gang: Gang, event: steps.RestartAsked, decision: Decision) -> None:
+    """Restart exactly these ranks. The request is answered when all of them have started again."""
+    gang.asks[event.key] = Ask("restart", event.ranks, gang.attempt)
+    if gang.phase == "running":
+        _restart_now(gang, event.ranks, decision)
+    elif gang.phase == "finished" or gang.end_asked:
+        stopping.fail_asks(gang, decision)
+    elif gang.phase != "starting":  # the coming restart of all ranks starts these, too
+        _lift(gang, event.ranks)
+        if gang.restart_announced:
+            decision.do(steps.SetTimer(name="backoff", delay_s=0.0))
+
+
+def _restart_now(gang: Gang, ranks: Iterable[int], decision: Decision) -> None:
+    fresh = []
+    _lift(gang, ranks)
+    for local_rank in sorted(ranks):
+        found = gang.batch_of.get(local_rank)
+        if found is not None:
+            found.down.discard(local_rank)
+            if found.state == "swept":
+                decision.do(steps.SetTimer(name="backoff", delay_s=0.0, key=found.number))
+        elif not gang.is_queued(local_rank):
+            fresh.append(local_rank)
+    if fresh:
+        batches.stop(gang, fresh, decision)
+
+
+def _lift(gang: Gang, ranks: Iterable[int]) -> None:
+    """Let terminated ranks start again."""
+    for rank in (gang.ranks[local_rank] for local_rank in ranks):
+        if rank.terminated:
+            rank.terminated, rank.caused = False, "terminated"
+
+
+def _terminate_asked(gang: Gang, event: steps.TerminateAsked, decision: Decision) -> None:
+    """Stop exactly these ranks, and keep them down. The request is answered when nothing of them is left."""
+    ask = gang.asks[event.key] = Ask("terminate", event.ranks, gang.attempt)
+    if gang.phase == "running":
+        _terminate_now(gang, ask, decision)
+    elif gang.phase == "finished" or gang.end_asked:
+        stopping.fail_asks(gang, decision)
+    elif gang.restart_announced:
+        _terminate_in_backoff(gang, ask.ranks, decision)
+        if not gang.restarting:
+            stopping.finish(gang, decision)
+
+
+def _terminate_in_backoff(gang: Gang, ranks: Iterable[int], decision: Decision) -> None:
+    """Keep these ranks down when all ranks restart. No process of these ranks is left."""
+    batches.fail_asks(gang, ranks, decision, _TERMINATED)
+    for local_rank in gang.restarting.intersection(ranks):
+        gang.ranks[local_rank].terminated = True
+    batches.answer(gang, ranks, decision, "terminate")
+
+
+def _terminate_now(gang: Gang, ask: Ask, decision: Decision) -> None:
+    batches.fail_asks(gang, ask.ranks, decision, _TERMINATED)
+    fresh = []
+    for local_rank in sorted(ask.ranks):
+        found = gang.batch_of.get(local_rank)
+        if found is not None:
+            gang.ranks[local_rank].terminated = True
+            found.down.add(local_rank)
+        elif gang.is_queued(local_rank):
+            gang.ranks[local_rank].terminated = True
+            gang.dequeue((local_rank,))
+        elif local_rank in gang.running or local_rank in gang.starting:
+            gang.ranks[local_rank].terminated = True
+            fresh.append(local_rank)
+    if fresh:
+        batches.stop(gang, fresh, decision).down.update(fresh)
+    for number in {gang.batch_of[rank].number for rank in ask.ranks if rank in gang.batch_of}:
+        if gang.batches[number].state == "swept":
+            batches.leave_down(gang, gang.batches[number], decision)
+    batches.answer(gang, [rank for rank in ask.ranks if rank not in gang.batch_of], decision, "terminate")
+
+
+def _begin_backoff(gang: Gang, decision: Decision) -> bool:
+    """Carry out the requests that came while all ranks were being stopped.
+
+    Return whether one of these requests skips the backoff.
+    """
+    waiting, gang.asks = gang.asks, {}
+    for key, ask in waiting.items():  # a termination fails the earlier requests only
+        gang.asks[key] = ask
+        if ask.kind == "restart":
+            _lift(gang, ask.pending)
+        else:
+            _terminate_in_backoff(gang, ask.ranks, decision)
+    return bool(gang.asks)
+
+
+def _resume(gang: Gang, decision: Decision) -> None:
+    """Carry out the requests that came before the gang ran.
+
+    A restart of all ranks fulfills the earlier requests to restart ranks. The ranks that this restart has left out are
+    the exception.
+    """
+    waiting, gang.asks = gang.asks, {}
+    for key, ask in waiting.items():  # a termination fails the earlier requests only
+        gang.asks[key] = ask
+        if ask.kind == "terminate":
+            _terminate_now(gang, ask, decision)
+        elif ask.attempt < gang.attempt:
+            ask.pending = {rank for rank in ask.pending if gang.is_left_out(rank)}
+            if ask.pending:
+                _restart_now(gang, ask.pending, decision)
+            else:
+                del gang.asks[key]
+                decision.do(steps.AnswerAsk(key=key, ranks=ask.ranks))
+        else:
+            _restart_now(gang, ask.ranks, decision)
