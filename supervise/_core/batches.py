@@ -351,7 +351,7 @@ def answer(gang: Gang, ranks: Iterable[int], decision: Decision, kind: str) -> N
 
 def fail_asks(gang: Gang, ranks: Iterable[int], decision: Decision, why: str) -> None:
     """Fail the pending requests for a restart of these ranks."""
-    keys = tuple(key for key, ask in gang.asks.items() if ask.kind == "restart" and not ask.pending.isdisjoint(ranks))
+    keys = tuple([key for key, ask in gang.asks.items() if ask.kind == "restart" and not ask.pending.isdisjoint(ranks)])
     for key in keys:
         del gang.asks[key]
     if keys:

@@ -325,7 +325,7 @@ def first_attempt(**settings: Unpack[GangSettings]) -> Attempt:
     given = settings.get("envs") or {}
     for rank, env in attempt.envs.items():
         own = given.get(rank)
-        if _ERROR_FILE in env and isinstance(own, MutableMapping):
+        if _ERROR_FILE in env and isinstance(own, (dict, MutableMapping)):
             own[_ERROR_FILE] = env[_ERROR_FILE]
     return attempt
 
@@ -371,7 +371,7 @@ def prepared(settings: GangSettings) -> GangSpec:
         with naming(part.name):
             _check_probes(spec, part)
     limits.check_arguments(
-        (
+        [
             (
                 rank,
                 argv_of(part.what, found["args"][rank], rank) if part.kind == "binary" else (),
@@ -380,7 +380,7 @@ def prepared(settings: GangSettings) -> GangSpec:
             for part in parts
             for rank in part.ranks
             if part.start_method in (None, "spawn")
-        ),
+        ],
         environ,
     )
     return spec
@@ -529,8 +529,10 @@ def _launcher(
     sockets = spec.inherited.sockets.get(part.name, {}) if spec.inherited is not None else {}
     if sockets:  # LISTEN_PID is known only in the process
         own |= {"LISTEN_FDS": str(len(sockets)), "LISTEN_FDNAMES": ":".join(sockets.values())}
-    with naming(part.name):
-        enter = contained.enter(rank)
+    enter: str | None = None
+    if contained.kind == "cgroup":  # otherwise nothing can fail, and `naming` would cost six calls for each rank
+        with naming(part.name):
+            enter = contained.enter(rank)
     how = LaunchSpec(
         env=ProgramEnvironment(environ, own) if isinstance(environ, SharedEnvironment) else {**environ, **own},
         cwd=part.cwd,

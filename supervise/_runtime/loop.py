@@ -182,8 +182,10 @@ class Loop:
         `unwatch`, the kernel's epoll set would keep a stale entry that stays ready.
         """
         if self._watched.pop(fd, None) is not None:
-            with contextlib.suppress(OSError, ValueError):  # user code has closed one of the descriptors
+            try:  # noqa: SIM105 - a context manager would cost four calls for each descriptor
                 self._selector.unregister(fd)
+            except (OSError, ValueError):  # user code has closed one of the descriptors
+                pass
 
     def poll(self) -> None:
         """Call the callbacks of the descriptors that are ready now. Call this on the loop's thread."""

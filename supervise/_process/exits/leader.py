@@ -271,7 +271,7 @@ class GroupLeader(ABC):
         """Return the exit; None if it is not known yet."""
 
     def _reap_own(self) -> Exit | None:
-        if self.fileno() < 0:
+        if self._notice.fileno() < 0:
             return Exit(code=None)
         found = None
         try:
@@ -335,7 +335,7 @@ class GroupLeader(ABC):
 
     def signal_group(self, sig: signal.Signals) -> bool:
         """Signal the group, also after the reap of its leader; return whether a process received the signal."""
-        if self.fileno() < 0:
+        if self._notice.fileno() < 0:
             return self._gone_at_once and self._signal_members(sig)
         self._killed = self._killed or sig == signal.SIGKILL
         if platform.GROUP_BY_PIDFD:
@@ -383,7 +383,7 @@ class GroupLeader(ABC):
 
         If this needed a scan of /proc, the handle keeps the members that it found; see `holds_members`.
         """
-        known = self.fileno() >= 0
+        known = self._notice.fileno() >= 0
         if self._gone_at_once or (known and not platform.GROUP_BY_PIDFD):
             return self._group_has_members()
         if not known:

@@ -95,7 +95,8 @@ def posix_spawn(
         error, *others = map(operator.call, steps)
     finally:
         _LIBC.posix_spawn_file_actions_destroy(actions)
-    _check(error)
+    if error:  # without a call, as each rank takes this path
+        _check(error)
     return pid.value, others[-1] if hold and _PIDFD_OPEN is not None else -1
 
 

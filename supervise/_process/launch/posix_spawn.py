@@ -276,7 +276,9 @@ def find(program: str, env: Mapping[str, str] | Mapping[bytes, bytes], cwd: str 
 
 def _coded(env: Mapping[str, str] | Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
     """Return an environment as bytes. The environment of a program is encoded already."""
-    if isinstance(env, ProgramEnvironment) or isinstance(next(iter(env), b""), bytes):
+    if isinstance(env, ProgramEnvironment):
+        return env
+    if isinstance(next(iter(env), b""), bytes):
         return cast("Mapping[bytes, bytes]", env)
     return encoded(cast("Mapping[str, str]", env))
 
