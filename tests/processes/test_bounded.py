@@ -64,8 +64,8 @@ WITHOUT_END = {
     ): "ranks run as long as they want, or until the gang's timeout; signals interrupt it",
     ("aio/gang.py", "self._arrived.wait()"): "of asyncio: a task waits, which can be canceled",
     ("aio/gang.py", "starting.result()"): "of a future that is done",
-    ("multiprocessing/_gang.py", "slot.wait()"): "the interpreter's exit waits for processes that are no daemons",
-    ("multiprocessing/_gang.py", "slots.wait()"): "the same",
+    ("multiprocessing/_gang.py", "process.join()"): "the interpreter's exit waits for processes that are no daemons",
+    ("multiprocessing/_gang.py", "ends.wait()"): "the same",
 }
 """Waits that have no end of their own, and why they may."""
 
