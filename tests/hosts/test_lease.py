@@ -58,7 +58,8 @@ from supervise._hosts.plan import make_plan
 from supervise.messages import WorkerExited
 
 host = Host(make_plan(name="g", entrypoint="true", nnodes=1, nproc_per_node=1).orders(0)[0])
-rank = subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; read line"], stdin=subprocess.PIPE, start_new_session=True)
+script = "sleep 1000 & echo $! $$; read line"
+rank = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, start_new_session=True)
 host.rank_started(rank.pid)
 rank.stdin.close()
 os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
@@ -170,7 +171,7 @@ def test_a_thaw_behind_the_lease_ends_ranks_and_host(short: Host):
 
     So does a rank, of which the keeper has not read yet.
     """
-    keeper = keeper_of(short)
+    keeper = keeper_of(short.process.pid)
     os.kill(keeper, signal.SIGSTOP)
     short.watch(short.say("rank"))
     for pid in short.pids:
@@ -185,15 +186,22 @@ def test_a_thaw_behind_the_lease_ends_ranks_and_host(short: Host):
     assert short.alive() == []
 
 
-def keeper_of(host: Host) -> int:
+def keeper_of(host: int) -> int:
     """The pid of the keeper, which is no child of the host."""
-    want = ["keeper.py", str(host.process.pid)]
+    want = ["keeper.py", str(host)]
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
             words = (entry / "cmdline").read_text().split("\0") if entry.name.isdigit() else []
             if len(words) > 5 and [Path(words[3]).name, words[4]] == want:
                 return int(entry.name)
     raise AssertionError("there is no keeper")
+
+
+def await_known(keeper: int, rank: int) -> None:
+    """Wait until the keeper holds a pidfd of a rank."""
+    infos, deadline_s = Path(f"/proc/{keeper}/fdinfo"), time.monotonic() + PATIENCE_S
+    while f"\nPid:\t{rank}\n" not in "".join(map(_read, infos.iterdir())):
+        assert time.monotonic() < deadline_s
 
 
 def test_the_death_of_the_host_is_reported(long: Host):
@@ -208,8 +216,10 @@ def test_the_keeper_kills_what_a_rank_that_has_ended_has_left_in_its_group():
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as host:
         assert host.stdout is not None
         assert host.stdin is not None
-        left = os.pidfd_open(int(host.stdout.readline()))
-        host.stdin.write(b"\n")  # it ends after it has told the keeper of the rank
+        child, leader = map(int, host.stdout.readline().split())
+        left = os.pidfd_open(child)
+        await_known(keeper_of(host.pid), leader)
+        host.stdin.write(b"\n")  # it ends after it has reported the end of the rank
         host.stdin.close()
         ended = bool(select.select([left], [], [], PATIENCE_S)[0])
         with suppress(ProcessLookupError):
@@ -219,7 +229,7 @@ def test_the_keeper_kills_what_a_rank_that_has_ended_has_left_in_its_group():
 
 
 def test_a_keeper_ignores_polite_signals(long: Host):
-    keeper = keeper_of(long)
+    keeper = keeper_of(long.process.pid)
     for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(keeper, sig)
     long.process.kill()
@@ -234,7 +244,7 @@ def test_a_bye_kills_nothing(long: Host):
 
 def test_a_renewal_without_a_keeper_is_an_error(long: Host):
     """The host ends its ranks then; see `Host.renew`."""
-    os.kill(keeper_of(long), signal.SIGKILL)
+    os.kill(keeper_of(long.process.pid), signal.SIGKILL)
     assert long.report() == ""
     while long.say("renew") == "done":  # the kernel closes the keeper's stdin behind its connections
         pass
@@ -305,10 +315,7 @@ class Kept:
         raise AssertionError("there is no keeper")
 
     def await_known(self, rank: int) -> None:
-        """Wait until the keeper holds a pidfd of a rank."""
-        infos, deadline_s = Path(f"/proc/{self.pid}/fdinfo"), time.monotonic() + PATIENCE_S
-        while f"\nPid:\t{rank}\n" not in "".join(map(_read, infos.iterdir())):
-            assert time.monotonic() < deadline_s
+        await_known(self.pid, rank)
 
     def has_ended(self) -> bool:
         """Wait for the end of the keeper, which closes its stdout."""
