@@ -40,7 +40,7 @@ class Event(NamedTuple):
 
 
 _NUMBERS = {name.lower(): number for name, number in logging.getLevelNamesMapping().items()}
-log = logging.getLogger("supervise")
+log: logging.Logger = logging.getLogger("supervise")
 """The logger of this library."""
 _silence = logging.NullHandler()
 log.addHandler(_silence)

@@ -58,7 +58,7 @@ class Inbox:
 
     def get(self) -> Envelope[Any]:
         """Raise, because the loop delivers envelopes and no thread reads an inbox."""
-        raise NotImplementedError("the inbox of a LoopActor cannot be read")
+        raise NotImplementedError
 
     def empty(self) -> bool:
         """Return True, because the inbox stores no envelope."""

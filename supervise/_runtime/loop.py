@@ -161,7 +161,7 @@ class Loop:
             ValueError: `when_s` is nan, which would break the order of the heap and delay other timers.
         """
         if math.isnan(when_s):
-            raise ValueError("a timer cannot be due at nan")
+            raise ValueError(f"when_s is {when_s}")
         timer = Timer(callback, when_s)
         heapq.heappush(self._timers, (when_s, next(self._order), timer))
         return timer

@@ -353,10 +353,15 @@ def test_options_that_do_not_go_with_a_file(supervise: Command, words: list[str]
 
 
 @pytest.mark.parametrize(
-    ("content", "told"), [("web", "line 1: 'web' is not NAME"), ("a: b\na: c", "line 2: there are two")]
+    ("content", "told"),
+    [
+        ("web", "line 1: 'web' is not NAME"),
+        ("a: b\na: c", "line 2: there are two"),
+        ("# none", "it has no roles; give at least one line NAME: COMMAND\n"),
+    ],
 )
 def test_a_procfile_that_is_not_valid(supervise: Command, content: str, told: str):
-    """The message has the number of the line."""
+    """The message has the number of the line, or says what a line is like."""
     (supervise.tmp_path / "Procfile").write_text(content)
     assert told in supervise.refused("run", "--file", "Procfile").stderr
 

@@ -121,8 +121,8 @@ class GangFile:
         """Name of each role to its table."""
         if not isinstance(self.roles, dict) or not self.roles:
             foreign = next(filter(self._is_table_of_others, self._whole), None)
-            usual = "; give at least one table, such as [roles.trainer] with a command"
-            raise self._error(f"it has no roles{usual if foreign is None else self._meant(foreign)}")
+            needed = "line NAME: COMMAND" if self.is_procfile else "table, such as [roles.trainer] with a command"
+            raise self._error(f"it has no roles{self._meant(foreign) if foreign else f'; give at least one {needed}'}")
 
     def _toml(self, text: str) -> dict[str, Any]:
         try:
