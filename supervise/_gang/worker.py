@@ -348,11 +348,7 @@ class Worker(LoopActor):
             self._process.signal_process(sig)  # without effect once it is reaped
         if self._reaped:
             self._unwatch_members()
-            if sig != signal.SIGKILL:
-                self._watch_group()
-                return
-            self._list_since_s = time.monotonic() - _LOOK_S  # the same scan serves all orders of a stop
-            self._list_group()
+            self._watch_group()  # while trackers are spared, it also kills the members
 
     def _spare_trackers(self) -> None:
         """Spare the resource trackers of the group from now on, for at most `_TRACKERS_S`."""

@@ -2,12 +2,14 @@
 
 import os
 import threading
+import time
 from contextlib import contextmanager
 from signal import SIGKILL
 
 import pytest
 
 from supervise import Close, DefaultLogsSpecs, RestartPolicy, Wait, start_processes
+from supervise._process.containment import groups
 from tests.patience import PATIENCE_S
 from tests.processes import work
 from tests.processes.gangs import Fifo, Stopwatch, faulty
@@ -76,6 +78,20 @@ def test_s12_a_close_behind_a_wait_ends_by_its_timeout_what_was_left(tmp_path, h
             assert watch.survivors(0) == set()
         assert taken.seconds < 0.5 + NOT_MUCH_LATER_S
         context.close()
+
+
+def test_s12_a_close_looks_for_what_was_left_itself(tmp_path, monkeypatch, caplog):
+    """Another gang has looked a moment ago, and has not seen the child."""
+    with pipes(tmp_path) as (ear, gate):
+        context = context_of(ear, gate)
+        with watched([child_of(ear)]) as watch:
+            gate.tell()
+            assert context.wait().outcome == "succeeded"
+            monkeypatch.setattr(groups, "_newest", groups._newest._replace(begun_s=time.monotonic(), groups={}))
+            context.close(SIGKILL)
+            assert watch.survivors(0) == set()
+        context.close()
+    assert "supervise.process.leaked" not in caplog.text
 
 
 def test_s12_a_close_waits_no_longer_than_something_is_left(tmp_path):
