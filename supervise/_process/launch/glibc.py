@@ -123,7 +123,7 @@ def _coded(text: str) -> bytes:
     """Return a text as bytes for C. Refuse a NUL, because C would end the text there."""
     coded = text.encode(*FILE_SYSTEM)
     if b"\0" in coded:
-        raise ValueError("embedded NUL")
+        raise ValueError("embedded null byte")
     return coded
 
 
