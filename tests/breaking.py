@@ -9,12 +9,13 @@ import functools
 import importlib
 import inspect
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-__all__ = ["PLACES", "Breaking", "breaking", "crash", "end_of_the_interpreter", "expire", "found"]
+__all__ = ["PLACES", "Breaking", "breaking", "crash", "end_of_the_interpreter", "expire", "found", "see_no_groups"]
 
 PLACES = {
     "launch of a rank": "supervise._gang.worker:Worker._launch",
@@ -118,6 +119,13 @@ class Breaking:
     def never(self, place: str) -> None:
         """Let a call at this place be an error of ours, which crashes the gang."""
         self.raises(place, AssertionError(f"called: {place}"))
+
+
+def see_no_groups(patch: pytest.MonkeyPatch) -> None:
+    """Let the last scan of process groups, such as that of another gang, be one of this moment that has found none."""
+    from supervise._process.containment import groups
+
+    patch.setattr(groups, "_newest", groups._newest._replace(begun_s=time.monotonic(), groups={}))
 
 
 def crash(supervisor: Any, error: BaseException) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from supervise._views.recorded_run import identity, still_runs
 from tests.cli.command import HANG, SUPERVISE, Command, Started
 from tests.cli.test_reaping import AS_PID_1
 from tests.cli.test_run_commands import until
@@ -76,13 +75,6 @@ def test_the_lock_tells_of_another_pid_namespace(supervise: Command):
         assert state(supervise) == "running"
         assert "0 runs removed" in supervise.supervise("clean", "--all").stdout
     until(lambda: state(supervise) == "killed")  # the kernel kills the namespace after the end of `unshare`
-
-
-def test_a_process_id_of_another_namespace_says_nothing_without_a_lock():
-    """As on a file system that has no locks."""
-    info = identity(locked=False)
-    assert still_runs(info, None) is True
-    assert still_runs(info | {"pid_namespace": "pid:[1]"}, None) is None
 
 
 def test_a_run_of_another_host_without_a_result_is_kept(supervise: Command):

@@ -2,14 +2,13 @@
 
 import os
 import threading
-import time
 from contextlib import contextmanager
 from signal import SIGKILL
 
 import pytest
 
 from supervise import Close, DefaultLogsSpecs, RestartPolicy, Wait, start_processes
-from supervise._process.containment import groups
+from tests.breaking import see_no_groups
 from tests.patience import PATIENCE_S
 from tests.processes import work
 from tests.processes.gangs import Fifo, Stopwatch, faulty
@@ -87,7 +86,7 @@ def test_s12_a_close_looks_for_what_was_left_itself(tmp_path, monkeypatch, caplo
         with watched([child_of(ear)]) as watch:
             gate.tell()
             assert context.wait().outcome == "succeeded"
-            monkeypatch.setattr(groups, "_newest", groups._newest._replace(begun_s=time.monotonic(), groups={}))
+            see_no_groups(monkeypatch)
             context.close(SIGKILL)
             assert watch.survivors(0) == set()
         context.close()

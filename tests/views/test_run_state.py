@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from supervise._views.recorded_run import identity, still_runs
 from supervise._views.run_state import RunState, checked
 from tests.cli.command import Command
 from tests.cli.test_hostile_runs import ABSURD, places, replaced
@@ -122,3 +123,10 @@ def test_no_value_of_an_event_raises(new: Any) -> None:
             )
         state.apply(each)
     assert len(state.ranks) <= 2
+
+
+def test_a_process_id_of_another_namespace_says_nothing_without_a_lock():
+    """As on a file system that has no locks."""
+    info = identity(locked=False)
+    assert still_runs(info, None) is True
+    assert still_runs(info | {"pid_namespace": "pid:[1]"}, None) is None
