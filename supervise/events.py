@@ -63,6 +63,12 @@ def otel_names(_logger: object, _method: str, event: MutableMapping[str, Any]) -
     return {_OTEL.get(key, key): value for key, value in event.items()}
 
 
+def timestamp() -> str:
+    """Return the present time in UTC, in ISO 8601 with microseconds. datetime would slow the first gang."""
+    now_s, now_ns = divmod(time.time_ns(), 1_000_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_s))}.{now_ns // 1000:06d}+00:00"
+
+
 class EventLog:
     """The emitter of one gang's events. Used on the gang's loop; `seq` has no gaps."""
 
@@ -83,12 +89,11 @@ class EventLog:
         chain = self._listener(level)
         if chain is None and self._sink is None:
             return
-        now_s, now_ns = divmod(time.time_ns(), 1_000_000_000)
         whole = {
             "event": event,
             "level": level,
             "schema_version": SCHEMA_VERSION,
-            "timestamp": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_s))}.{now_ns // 1000:06d}+00:00",
+            "timestamp": timestamp(),
             "monotonic_ns": time.monotonic_ns(),
             **self._common,
             "attempt": int(self._common.get("attempt", 0)),

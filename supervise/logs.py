@@ -205,7 +205,7 @@ class DefaultLogsSpecs(LogsSpecs):
         check_streams("redirects", redirects)
         check_streams("tee", tee)
         check_filter(local_ranks_filter)
-        log_dir = _new_temp_dir() if not log_dir else os.fspath(log_dir)
+        log_dir = new_temp_dir(_TEMP_PREFIX) if not log_dir else os.fspath(log_dir)
         if log_dir != os.devnull:
             _check_log_dir(log_dir)
         super().__init__(log_dir, redirects, tee, local_ranks_filter)
@@ -219,7 +219,7 @@ class DefaultLogsSpecs(LogsSpecs):
 
     def _make_log_dir(self, log_dir: str | None, rdzv_run_id: str) -> str:
         """Create the folder of this run and return its absolute path."""
-        base = log_dir or _new_temp_dir()
+        base = log_dir or new_temp_dir(_TEMP_PREFIX)
         _check_log_dir(base)
         path = os.path.abspath(base)
         try:
@@ -371,11 +371,11 @@ def _make_private_dirs(path: str) -> None:
             raise not_a_folder(path) from e
 
 
-def _new_temp_dir() -> str:
+def new_temp_dir(prefix: str) -> str:
     """Create a private folder in the system's temporary folder and return its path."""
     if "tempfile" not in sys.modules and not os.environ.keys() & {"TEMP", "TMP"}:
         parent = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - a private folder below
-        path = os.path.join(parent, f"{_TEMP_PREFIX}{os.urandom(8).hex()}")
+        path = os.path.join(parent, f"{prefix}{os.urandom(8).hex()}")
         try:
             make_private(path)
         except OSError:  # another folder may be usable
@@ -384,7 +384,7 @@ def _new_temp_dir() -> str:
             return path
     import tempfile  # lazy: it takes a thirtieth of the time of the first gang
 
-    return tempfile.mkdtemp(prefix=_TEMP_PREFIX)
+    return tempfile.mkdtemp(prefix=prefix)
 
 
 def _one_name(text: str) -> str:

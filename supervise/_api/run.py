@@ -6,7 +6,6 @@ import operator
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
@@ -15,14 +14,20 @@ import pykka
 
 from supervise._api import signals
 from supervise._api.context import GangContext
-from supervise._gang.spec import SharedSettings
 from supervise._process.launch import limits
 from supervise._settings import GANG, shown
 from supervise.errors import GangFailed, SignalException, SpawnError, SpecError, is_unguarded
-from supervise.logs import DefaultLogsSpecs, Std
+from supervise.logs import DefaultLogsSpecs, Std, new_temp_dir
 
 if TYPE_CHECKING:
+    from supervise._gang.spec import SharedSettings
     from supervise.result import RunProcsResult
+
+    class RunSettings(SharedSettings, total=False):
+        """The further keyword arguments of `run`."""
+
+        name: str
+        numa_options: Any
 
     Envs = Mapping[int, Mapping[str, Any]] | Mapping[str, Any] | None
 
@@ -37,13 +42,6 @@ _NOT_OF_RUN = frozenset(("entrypoint", "args", "envs", "roles", "stop_signal", "
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
-
-
-class RunSettings(SharedSettings, total=False):
-    """The further keyword arguments of `run`."""
-
-    name: str
-    numa_options: Any
 
 
 @overload
@@ -198,7 +196,7 @@ def _outcome(
     """Run the gang; return the values, or the exception to raise."""
     folder = None
     if settings.get("logs_specs") is None:
-        folder = tempfile.mkdtemp(prefix="supervise-")
+        folder = new_temp_dir("supervise-")
         settings["logs_specs"] = DefaultLogsSpecs(folder, tee=Std.ALL)
     settings.setdefault("rank_variables", True)
     settings.setdefault("name", _name_of(fn))

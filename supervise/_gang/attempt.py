@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO, Unpack, cast
 from supervise._gang import later_modules, validation
 from supervise._gang.notify_protocol import new_address, variables, without_host_variables
 from supervise._gang.rank_spec import RankSpec, naming
-from supervise._gang.spec import GangSettings, GangSpec
+from supervise._gang.spec import GangSpec
 from supervise._gang.validation import argv_of
 from supervise._logs.files import make_ready, move_aside
 from supervise._printable import as_prefix
@@ -29,6 +29,7 @@ from supervise.logs import DefaultLogsSpecs, validate_full_rank
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
+    from supervise._gang.spec import GangSettings
     from supervise._logs.screen import Screen
     from supervise._logs.sinks import Sink
     from supervise._process.containment.escapees import Contained

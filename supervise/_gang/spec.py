@@ -26,62 +26,59 @@ if TYPE_CHECKING:
     from supervise.roles import Role
     from supervise.watchdog import Watchdog
 
+    class SharedSettings(TypedDict, total=False):
+        """The keyword arguments that `Supervisor` and `run` have in common. `Supervisor` describes them."""
 
-class SharedSettings(TypedDict, total=False):
-    """The keyword arguments that `Supervisor` and `run` have in common. `Supervisor` describes them."""
+        logs_specs: LogsSpecs | None
+        log_line_prefixes: Mapping[int, str] | None
+        start_method: str
+        duplicate_stdout_filters: Sequence[str] | None
+        duplicate_stderr_filters: Sequence[str] | None
+        log_max_bytes: int | None
+        grace: float
+        cwd: str | os.PathLike[str] | None
+        listen: Sequence[str]
+        timeout: float | None
+        event_sink: Sink | None
+        restart_policy: RestartPolicy | None
+        containment: Containment
+        kill_mode: KillMode
+        gate: bool
+        strategy: Strategy
+        success_exit_codes: Collection[int]
+        ready: Readiness
+        ready_timeout_s: float
+        alive: str | None
+        alive_interval_s: float
+        alive_timeout_s: float
+        alive_failures: int
+        watchdog: Watchdog | None
+        control: str | os.PathLike[str] | None
+        rank_variables: bool
+        hold_returned: bool
 
-    logs_specs: LogsSpecs | None
-    log_line_prefixes: Mapping[int, str] | None
-    start_method: str
-    duplicate_stdout_filters: Sequence[str] | None
-    duplicate_stderr_filters: Sequence[str] | None
-    log_max_bytes: int | None
-    grace: float
-    cwd: str | os.PathLike[str] | None
-    listen: Sequence[str]
-    timeout: float | None
-    event_sink: Sink | None
-    restart_policy: RestartPolicy | None
-    containment: Containment
-    kill_mode: KillMode
-    gate: bool
-    strategy: Strategy
-    success_exit_codes: Collection[int]
-    ready: Readiness
-    ready_timeout_s: float
-    alive: str | None
-    alive_interval_s: float
-    alive_timeout_s: float
-    alive_failures: int
-    watchdog: Watchdog | None
-    control: str | os.PathLike[str] | None
-    rank_variables: bool
-    hold_returned: bool
+    class SupervisorSettings(SharedSettings, total=False):
+        """The keyword arguments of `Supervisor`."""
 
+        name: Required[str]
+        entrypoint: Callable[..., Any] | str | None
+        args: Mapping[int, Any] | None
+        envs: Mapping[int, dict[str, Any]] | None
+        roles: Sequence[Role] | None
 
-class SupervisorSettings(SharedSettings, total=False):
-    """The keyword arguments of `Supervisor`."""
+    class GangSettings(SupervisorSettings, total=False):
+        """The settings of a gang, as the calls of supervise pass them: those of `Supervisor`, and internal ones."""
 
-    name: Required[str]
-    entrypoint: Callable[..., Any] | str | None
-    args: Mapping[int, Any] | None
-    envs: Mapping[int, dict[str, Any]] | None
-    roles: Sequence[Role] | None
-
-
-class GangSettings(SupervisorSettings, total=False):
-    """The settings of a gang, as the calls of supervise pass them: those of `Supervisor`, and internal ones."""
-
-    numa_options: Any
-    stop_on_failure: bool
-    plain: Plain | None
-    stop_signal: Signals
-    reload_signal: Signals | None
-    screen: Screen | None
-    stdin: Mapping[int, Stdin]
-    consoles: tuple[TextIO, TextIO]
-    shows_failure: bool
-    hears: bool
+        numa_options: Any
+        stop_on_failure: bool
+        plain: Plain | None
+        stop_signal: Signals
+        reload_signal: Signals | None
+        screen: Screen | None
+        stdin: Mapping[int, Stdin]
+        consoles: tuple[TextIO, TextIO]
+        shows_failure: bool
+        hears: bool
 
 
 INTERNAL = ("stop_on_failure", "plain", "screen", "stdin", "consoles", "shows_failure", "hears")

@@ -27,7 +27,7 @@ _kept: set[int] = set()
 """Read ends of running ranks, which the host keeps."""
 _F_SETSIG = 10
 """The value of the constant in Linux. Python's `fcntl` module may have been built without the name."""
-_FAR = 256
+FAR = 256
 """Distance from the number of a read end to the number of the write end above it.
 
 The distance is large, so that the write end rarely moves.
@@ -119,7 +119,7 @@ class Lifeline:
 
     def _renumber(self, below: int) -> bool:
         """Move the write end to a number above `below`; return False if the limit on open files allows none."""
-        for least in (below + _FAR, below):
+        for least in (below + FAR, below):
             try:
                 write = fcntl.fcntl(self._write, fcntl.F_DUPFD_CLOEXEC, least)
             except OSError:

@@ -78,6 +78,8 @@ def test_1_for_a_hang_whose_rank_exits_with_0_at_its_stop(supervise: Command):
         (["./nope"], "./nope: No such file or directory"),
         (["nope.py"], "nope.py: No such file or directory"),
         (["--no-python", "nope.py"], "nope.py is not in PATH"),
+        (["A=1", "./nope", "b c"], "A=1 is not in PATH; to set a variable for a program: env A=1 ./nope 'b c'"),
+        (["cd", "x"], "cd is not in PATH; it is a command of the shell; for a shell: sh -c 'cd x'"),
     ],
 )
 def test_127_where_the_program_is_not_found(supervise: Command, words: list[str], why: str):

@@ -221,8 +221,32 @@ def test_words_for_roles_in_the_wrong_place(supervise: Command):
 
 
 SURE = ["a | b", "a || b", "a && b", "a > out", "a >> out", "a 2>&1", "a < in", "a ; b", "a &"]
-MAYBE = ["echo $(date)", "echo `date`", "wc *.csv", "echo $HOME", "echo ${HOME}", "cd x; a"]
-NO = ["echo 'a | b'", 'echo "|"', "grep -E a|b", r"find . -exec ls {} \;", "awk '{print $1}'", r"echo \*", "a '*.csv'"]
+MAYBE = [
+    "echo $(date)",
+    "echo `date`",
+    "wc *.csv",
+    "echo $HOME",
+    "echo ${HOME}",
+    "cd x; a",
+    "a >out",
+    "a>>out",
+    "a 2>out",
+    "a <in",
+    "a b&",
+]
+NO = [
+    "echo 'a | b'",
+    'echo "|"',
+    "grep -E a|b",
+    r"find . -exec ls {} \;",
+    "awk '{print $1}'",
+    r"echo \*",
+    "a '*.csv'",
+    "a b->c",
+    "a --b=>c",
+    "a 'b>c'",
+    "a ?b=1&c=2",
+]
 
 
 @pytest.mark.parametrize("command", [*SURE, *MAYBE, *NO])
@@ -254,6 +278,8 @@ def test_the_note_about_a_shell_comes_with_the_run_and_with_its_check(supervise:
     run = supervise.run("--file", "gang.toml")
     assert run.stdout == "[web0]:gang.toml runs\n"
     assert "no shell" not in run.stderr
+    file.write_text("[roles.web]\ncommand = 'nope *'\n")
+    assert f"supervise: {note}" in supervise.run("--file", "gang.toml").stderr, "also if the program is not found"
 
 
 def test_a_command_line_in_one_word(supervise: Command):

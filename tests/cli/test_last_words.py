@@ -98,7 +98,7 @@ def test_t10_the_last_words_behind_a_shell_are_shown_at_a_stop(supervise: Comman
 def test_t10_they_are_shown_on_a_terminal(supervise: Command, server: tuple[str, ...]):
     """Once, above the report, although the result is known before."""
     with supervise.on_terminal("--", *server) as terminal:
-        terminal.until("up")
+        terminal.until("]:\x1b[0mup")  # `supervise` has the word, too
         terminal.process.terminate()
         _, raw = terminal.end()
     shown = plain(raw).replace("\r", "")

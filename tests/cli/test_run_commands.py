@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from supervise.cli.commands.runs import make_runs_dir, runs_dir
+from supervise.cli.runs_folder import make_runs_dir, runs_dir
 from tests.cli.command import HANG, Command, plain
 from tests.patience import PATIENCE_S
 from tests.views.fake_run import read_run

@@ -1,5 +1,6 @@
 """What a gang is made of: its settings, and below the Supervisor the later lives of single ranks."""
 
+import ast
 import dataclasses
 import fcntl
 import inspect
@@ -15,6 +16,7 @@ from typing import Any, TextIO
 import pykka
 import pytest
 
+import supervise
 from supervise import (
     DefaultLogsSpecs,
     LogsSpecs,
@@ -27,12 +29,11 @@ from supervise import (
     messages as say,
     start_processes,
 )
-from supervise._api.run import RunSettings
 from supervise._core import steps
 from supervise._gang.attempt import _KEPT_LIVES, Attempt, first_attempt
 from supervise._gang.describe import EventEmitter
 from supervise._gang.ranks import RankActors
-from supervise._gang.spec import INTERNAL, GangSettings, GangSpec, SupervisorSettings
+from supervise._gang.spec import INTERNAL, GangSpec
 from supervise._process.launch.program import Stdin
 from supervise._runtime.loop import Loop
 from supervise._settings import GANG, OF_ROLES, POLICY, REQUIRED, WATCHDOG, Setting
@@ -479,12 +480,20 @@ def test_a_public_record_shows_the_defaults_of_the_table(record: type, rows: dic
     assert record is Role or defaults.keys() == rows.keys()
 
 
+def _keys(*classes: str) -> Iterator[str]:
+    """Yield the keys of `TypedDict` classes, which exist only for type checkers."""
+    for path in ("_gang/spec.py", "_api/run.py"):
+        for node in ast.walk(ast.parse((Path(supervise.__file__).parent / path).read_text())):
+            if isinstance(node, ast.ClassDef) and node.name in classes:
+                yield from (ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign))
+
+
 def test_the_types_of_the_settings_have_the_names_of_the_table():
     """For type checkers; the table is what the program reads."""
-    assert set(GangSettings.__annotations__) == GANG.keys() | set(INTERNAL)
+    assert set(_keys("GangSettings", "SupervisorSettings", "SharedSettings")) == GANG.keys() | set(INTERNAL)
     assert set(GangSpec.__annotations__) >= {row.field for row in GANG.values()} - {"numa_options"} | set(INTERNAL)
     absent = {"entrypoint", "args", "envs", "roles", "stop_signal", "reload_signal"}
-    assert RunSettings.__optional_keys__ == GANG.keys() - absent
+    assert set(_keys("RunSettings", "SharedSettings")) == GANG.keys() - absent
 
 
 def test_a_setting_that_is_none_is_a_type_error():
@@ -528,5 +537,6 @@ def test_the_library_refuses_a_stdin_that_it_cannot_pass_on(entrypoint: object, 
 
 def test_the_types_of_a_supervisor_s_arguments_are_complete():
     """What type checkers accept is what `Supervisor` takes."""
-    given = SupervisorSettings.__required_keys__ | SupervisorSettings.__optional_keys__
-    assert given == set(inspect.signature(Supervisor.__init__).parameters) - {"self"}
+    assert set(_keys("SupervisorSettings", "SharedSettings")) == set(
+        inspect.signature(Supervisor.__init__).parameters
+    ) - {"self"}

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.kernels import use_another_c_library
+from tests.patience import PATIENCE_S
 from tests.processes.gangs import each_function, faulty, launched
 
 TELLS = """
@@ -202,3 +203,31 @@ def test_p1_nothing_that_a_program_of_a_function_writes_is_unpickled(tmp_path, k
         assert result.failures[0].exitcode == 0
     [log] = (tmp_path / "logs").rglob("stdout.log")
     assert f"{os.geteuid() if uid is None else uid} tries pipe:" in log.read_text()  # it did run
+
+
+FIRST_GANG = """
+import os, resource, sys, threading
+from supervise import DefaultLogsSpecs, start_processes
+
+def room():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("FDSize"))
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+rooms = []
+threading.setprofile(lambda *_: (rooms.append(room()), sys.setprofile(None)))
+ranks = range(40)
+logs = DefaultLogsSpecs(os.devnull)
+gang = start_processes("g", "sleep", {rank: ("100",) for rank in ranks}, {rank: {} for rank in ranks}, logs_specs=logs)
+rooms.append(room())
+gang.close()
+print(rooms[0] == rooms[-1] >= 256, rooms)
+"""
+
+
+@pytest.mark.parametrize("limit", [300, 1024])
+def test_the_table_of_open_files_has_room_before_a_gang_has_a_thread(limit):
+    """With several threads, each enlargement takes 10 to 20 ms, because the kernel waits for an RCU grace period."""
+    told = subprocess.run(
+        [sys.executable, "-c", FIRST_GANG, str(limit)], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    assert told.stdout.startswith("True"), told

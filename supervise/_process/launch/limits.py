@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import sys
 from typing import TYPE_CHECKING
 
 from supervise import _platform as platform
+from supervise._process import lifeline
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
@@ -103,7 +105,7 @@ def opened_later(nprocs: int, *, filters: int, more: int = 0) -> int:
 
 
 def check_open_files(nprocs: int, *, each: int, shown: int, later: int = 0) -> int:
-    """Compare the number of descriptors that a gang needs with the soft limit.
+    """Compare the number of descriptors that a gang needs with the soft limit, and make room for them.
 
     Args:
         nprocs: Number of ranks.
@@ -122,10 +124,9 @@ def check_open_files(nprocs: int, *, each: int, shown: int, later: int = 0) -> i
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     except OSError:  # a sandbox refuses prlimit64
         soft = hard = resource.RLIM_INFINITY
-    if soft == resource.RLIM_INFINITY:
-        return sys.maxsize
     needed = nprocs * each + shown + _open_now() + _SPARE
-    if needed > soft:
+    most = sys.maxsize if soft == resource.RLIM_INFINITY else soft
+    if needed > most:
         raised = hard == resource.RLIM_INFINITY or needed <= hard
         top = "unlimited" if hard == resource.RLIM_INFINITY else hard
         advised = needed + later if hard == resource.RLIM_INFINITY else min(needed + later, hard)  # if `raised`
@@ -138,7 +139,8 @@ def check_open_files(nprocs: int, *, each: int, shown: int, later: int = 0) -> i
             " (RLIMIT_NOFILE): use fewer ranks, or have root raise it"
         )
         raise SpecError(msg)
-    return soft - needed
+    _make_room(min(needed + later + lifeline.FAR, most))
+    return most - needed
 
 
 def check_arguments(ranks: Iterable[tuple[int, Sequence[str], Mapping[str, str]]], environ: Mapping[str, str]) -> None:
@@ -180,3 +182,18 @@ def _check_arguments(rank: int, argv: Sequence[str], env: Mapping[str, str]) -> 
 
 def _open_now() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def _make_room(files: int) -> None:
+    """Enlarge the kernel's table of open files.
+
+    In a process with several threads, the kernel waits for an RCU grace period (10 to 20 ms) each time that it enlarges
+    the table. The first gang of most processes is started before there is another thread.
+    """
+    fd = os.open("/proc/self/fd", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.close(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, files - 1))
+    except OSError:  # the limit on open files is lower, or a sandbox refuses the call
+        return
+    finally:
+        os.close(fd)

@@ -14,16 +14,14 @@ from supervise._files import closing
 from supervise._printable import one_line
 from supervise._story.wording import counted, size
 from supervise.cli.commands.runs import (
-    FOLDER,
     NoSuchRunError,
     RunParser,
     find_run,
-    open_runs_dir,
     parser,
     recorded_runs,
-    runs_dir,
 )
 from supervise.cli.options import values
+from supervise.cli.runs_folder import FOLDER, open_runs_dir, runs_dir
 
 if TYPE_CHECKING:
     import argparse

@@ -115,7 +115,7 @@ TABLES_OF_OTHERS = ("role", "service", "services", "program", "programs", "proce
 """Tables of other files whose tables are roles here."""
 _OPERATOR = re.compile(r"[0-9&]?[|&;<>]+(?:&[0-9])?")
 _QUOTED = re.compile(r"""\\.|'[^']*'|["](?:\\.|[^"\\])*["]""", re.DOTALL)
-_EXPANDED = re.compile(r"\$[({A-Za-z_]|`|\*|;$")
+_EXPANDED = re.compile(r"\$[({A-Za-z_]|`|\*|[;&]$|^<|(?<![-=])>")
 
 
 def option(word: str, known: Iterable[str]) -> str:

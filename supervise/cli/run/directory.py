@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import stat
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from supervise._files import is_own, open_folder, open_to_append
@@ -16,6 +15,7 @@ from supervise._record import as_dict
 from supervise._runtime.wakeup import OwnedFd
 from supervise._story.wording import columns, size
 from supervise._views import recorded_run
+from supervise.events import timestamp
 from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class EventFile(OwnedFd):
         assert self._directory is not None  # noqa: S101 - the file is open
         info = {
             "schema_version": INFO_SCHEMA_VERSION,
-            "started": datetime.now(UTC).isoformat(),
+            "started": timestamp(),
             "run_id": run_id,
             "role": options.role,
             "program": list(options.words),
@@ -192,7 +192,7 @@ class EventFile(OwnedFd):
                 path = os.path.join(self._directory or "", "events.jsonl")
                 raise FileNotFoundError(errno.ENOENT, "it was removed", path)
             if self._untold:
-                now = datetime.now(UTC).isoformat()
+                now = timestamp()
                 self._append({"event": EVENTS_LOST, "timestamp": now, "count": self._untold}, b"\n")  # ends a torn line
                 self._untold = 0
             self._append(event)
@@ -236,7 +236,7 @@ def write_result(
     found = result if result is not None else RunProcsResult(outcome="failed")
     whole = {
         "schema_version": RESULT_SCHEMA_VERSION,
-        "timestamp": datetime.now(UTC).isoformat(),
+        "timestamp": timestamp(),
         "run_id": run_id,
         "role": options.role,
         "program": list(options.words),

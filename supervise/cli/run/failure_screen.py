@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -107,6 +106,8 @@ def _other_python(rank: int, part: Part) -> str:
     prefix = os.path.dirname(os.path.dirname(os.path.abspath(python)))
     if not active or os.path.realpath(prefix) == os.path.realpath(active):
         return ""
+    import shlex
+
     words = part.words if part.runs_python else part.args
     command = shortened(shlex.join([f"{active}/bin/python", *words]), 200)
     return f"rank {rank} ran {python}, and VIRTUAL_ENV is {active}; for that one: {command}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 import sys
 from signal import SIGPIPE, SIGTERM
 from typing import TYPE_CHECKING
@@ -22,6 +21,8 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 USAGE = 2
 _FIRST_LINE_BYTES = 256
 _REFUSED = {errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.EISDIR, errno.ENOTDIR, errno.E2BIG, errno.ETXTBSY}
+_OF_SHELLS = frozenset({"alias", "cd", "eval", "exec", "export", "set", "source", "ulimit", "umask", "unset", "."})
+"""Commands that exist only in a shell, which people write as a program."""
 
 
 def command(part: Part) -> tuple[str, ...]:
@@ -97,13 +98,11 @@ def complaint(number: int, part: Part) -> str | None:
     program = part.program
     if part.runs_python:
         return None
+    import shlex
+
     path = _from_cwd(program, part)
     if number == errno.ENOENT and not os.path.dirname(program):
-        here = f"; for the file in this directory, give ./{program}" if os.path.isfile(program) else ""
-        line = f"; its words are separate arguments; for a shell: sh -c {shlex.quote(program)}"
-        order = "; options are before PROGRAM, and roles after the file, such as: --file gang.toml web"
-        early = order if "--file" in part.args else here or (line if len(program.split()) > 1 else "")
-        return f"{program} is not in PATH{early}"
+        return f"{program} is not in PATH{_probably_meant(part)}"
     if number == errno.ENOENT and os.path.exists(path):
         return f"{program}: {_without_interpreter(path)}"
     if number == errno.EACCES and os.path.isfile(path) and not os.access(path, os.X_OK):
@@ -111,6 +110,25 @@ def complaint(number: int, part: Part) -> str | None:
     if number == errno.ENOEXEC:
         return f"{program}: {os.strerror(number)}; a script needs a first line such as #!/bin/sh"
     return None
+
+
+def _probably_meant(part: Part) -> str:
+    """Return a hint about a program that is not in PATH, or ``""``."""
+    import shlex
+
+    program, whole = part.program, [part.program, *part.args]
+    with_shell = f"for a shell: sh -c {shlex.quote(' '.join(whole))}"
+    if "--file" in part.args:
+        return "; options are before PROGRAM, and roles after the file, such as: --file gang.toml web"
+    if os.path.isfile(program):
+        return f"; for the file in this directory, give ./{program}"
+    if len(program.split()) > 1:
+        return f"; its words are separate arguments; {with_shell}"
+    if program in _OF_SHELLS:
+        return f"; it is a command of the shell; {with_shell}"
+    if program.partition("=")[0].isidentifier() and "=" in program:
+        return f"; to set a variable for a program: env {shlex.join(whole)}"
+    return ""
 
 
 def _without_interpreter(program: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import time
 from contextlib import suppress
@@ -110,6 +109,8 @@ class _Run:
             except OSError as error:
                 from supervise.cli.run import failure_screen  # as below: most runs succeed
 
+                for text in self._options.notes:
+                    self._console.note(text)
                 self._console.error(failure_screen.not_started(error, spans([rank], self._story.titles), part))
                 return program.start_code(error)
             rank += part.count
@@ -320,6 +321,8 @@ class _Run:
     def _introduce(self) -> None:
         options = self._options
         if self._console.terminal:
+            import shlex
+
             what = shlex.join(options.words)
             where = f", logs in {self._story.directory}" if self._story.directory else ", no logs are kept"
             self._console.note(f"{shortened(what, 60)} on {counted(options.nproc, 'rank')}{where}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from supervise._files import accessible, closing, make_new_folder, not_a_folder, open_folder
 from supervise._settings import GANG
-from supervise.cli.commands.runs import make_runs_dir
 from supervise.cli.run import program
+from supervise.cli.runs_folder import make_runs_dir
 from supervise.logs import DefaultLogsSpecs
 
 if TYPE_CHECKING:
