@@ -7,6 +7,7 @@ import json
 import os
 import re
 import struct
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,6 @@ from supervise._views.samples import SAMPLES, STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from datetime import datetime, timedelta
 
 
 # Whether the supervise of a run still runs: determined from its process, or from a lock on ``events.jsonl``
@@ -215,8 +215,6 @@ class RecordedRun:
     @property
     def duration(self) -> timedelta | None:
         """How long it ran, or has run; None if the end is not known."""
-        from datetime import UTC, datetime, timedelta
-
         end = datetime.now(UTC) if self.state == "running" else _time(self.result.get("timestamp"))
         return None if end is None or self.started is None else max(end - self.started, timedelta())
 
@@ -316,8 +314,6 @@ def titles_of(roles: Sequence[tuple[str, int]]) -> list[str]:
 
 
 def _time(text: object) -> datetime | None:
-    from datetime import datetime  # lazy, as everywhere here: a run that starts needs no times
-
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:
@@ -335,8 +331,6 @@ def runs_in(folder: str, at: int) -> list[RecordedRun]:
     Raises:
         OSError: The folder cannot be read.
     """
-    from datetime import UTC, datetime
-
     with os.scandir(at) as entries:
         names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     paths = [os.path.join(folder, name) for name in names]

@@ -7,6 +7,7 @@ files of a run, word what they find here.
 from __future__ import annotations
 
 from collections import deque
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -83,8 +84,6 @@ class Occurrence:
 
 def checked(event: Mapping[str, Any]) -> Occurrence | None:
     """Return an event with its known fields; None if a value has the wrong type or an absurd size."""
-    from datetime import UTC, datetime  # lazy: a run does not read its events
-
     fields = {}
     for key, value in event.items():
         kind = _KINDS.get(key)
