@@ -24,7 +24,10 @@ _ALWAYS = ("supervise._gang.runner", "json")
 _WITHOUT_PIDFDS = ("supervise._process.exits.thread",)
 _FUNCTIONS = ("mmap", "ast", "tokenize", "traceback", "unicodedata", "multiprocessing.util")
 """Modules for return values, and for what a rank that is forked runs before and after its function."""
-_FORK_SERVER = ("supervise._process.exits.forkserver",)
+_FORKS = ("multiprocessing.resource_tracker",) if sys.version_info >= (3, 14) else ()
+"""Modules for a fork."""
+_FORK_SERVER = ("supervise._process.exits.forkserver", "hmac")
+"""Modules for fork servers. From Python 3.14 on, each request to the server is signed."""
 _BOUND = ("supervise._logs.trim",)
 _CONTROL = ("supervise._control.server", "supervise._control.clients", "supervise._gang.stack_requests")
 _STACKS = ("supervise._gang.stack_requests",)
@@ -45,6 +48,7 @@ _OF_THE_START = (
     "supervise._process.launch.hold",
     "encodings.idna",
     "shlex",
+    "tempfile",
     "supervise.watchdog",
     "difflib",
     "graphlib",
@@ -70,7 +74,7 @@ def load_stacks() -> None:
 
 def load_all() -> None:
     """Import what any gang may need, for a tree: the thread of a tree checks settings, and starts gangs."""
-    _import(*_always(), *_FUNCTIONS, *_FORK_SERVER, *_BOUND, *_CONTROL, *_TAILS, *_OF_THE_START)
+    _import(*_always(), *_FUNCTIONS, *_FORKS, *_FORK_SERVER, *_BOUND, *_CONTROL, *_TAILS, *_OF_THE_START)
 
 
 def _always() -> tuple[str, ...]:
@@ -80,6 +84,7 @@ def _always() -> tuple[str, ...]:
 def _needed(spec: GangSpec) -> Iterator[str]:
     methods = {part.start_method for part in spec.parts if part.kind == "function"}
     yield from _FUNCTIONS if methods else ()
+    yield from _FORKS if "fork" in methods else ()
     yield from _FORK_SERVER if "forkserver" in methods else ()
     yield from _BOUND if spec.log_max_bytes is not None else ()
     yield from _CONTROL if spec.control is not None else ()

@@ -118,7 +118,7 @@ def test_a_named_tuple_behaves_as_one_of_typing():
 def test_a_first_gang_imports_no_dataclasses():
     """`dataclasses` imports `inspect`, which takes a tenth of the time of a first gang."""
     code = (
-        "import sys; before = set(sys.modules)\n"
+        "import sys, pykka; before = set(sys.modules)\n"  # pykka imports traceback, which needs them since Python 3.14
         "from supervise import DefaultLogsSpecs, start_processes\n"
         "context = start_processes('t', '/bin/true', {0: ()}, {0: {}}, logs_specs=DefaultLogsSpecs())\n"
         "print(context.wait(50).outcome, context.close())\n"
