@@ -180,11 +180,8 @@ def _environments(envs: Any, count: int) -> dict[int, dict[str, Any]] | None:
     """Return rank to variables; None if there are none. The gang itself refuses a value that is not a mapping."""
     if isinstance(envs, Mapping) and not all(isinstance(key, int) for key in envs):
         return {rank: dict(envs) for rank in range(count)}
-    return {rank: {**env} for rank, env in envs.items()} if _is_by_rank(envs) else envs or None
-
-
-def _is_by_rank(envs: Any) -> bool:
-    return isinstance(envs, Mapping) and all(isinstance(env, Mapping) for env in envs.values())
+    by_rank = isinstance(envs, Mapping) and all(isinstance(env, Mapping) for env in envs.values())
+    return {rank: {**env} for rank, env in envs.items()} if by_rank else envs or None
 
 
 def _outcome(
@@ -269,13 +266,9 @@ def _usual_exception(came: SignalException) -> BaseException:
         try:
             signal.raise_signal(came.sigval)
         except KeyboardInterrupt as error:
-            error._render_traceback_ = _in_one_line  # type: ignore[attr-defined]  # IPython's protocol
+            told = "supervise: stopped by SIGINT (Ctrl-C)"  # what IPython shows in place of a traceback
+            error._render_traceback_ = lambda: [told]  # type: ignore[attr-defined]  # IPython's protocol
             return error.with_traceback(None)
         except BaseException as error:  # raised by the application's handler
             return error
     return came.with_traceback(None)
-
-
-def _in_one_line() -> list[str]:
-    """Return the lines that IPython shows in place of a traceback."""
-    return ["supervise: stopped by SIGINT (Ctrl-C)"]

@@ -10,7 +10,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from supervise._control.protocol import VERSION, connected, peer, request_line
+from supervise._control.protocol import VERSION, connected, peer
 from supervise._process.containment.procfs import look
 from supervise.errors import SuperviseError
 
@@ -94,8 +94,9 @@ class ControlClient:
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._count += 1
         given = {key: value for key, value in arguments.items() if value is not None}
+        line = json.dumps({"version": VERSION, "id": self._count, "request": name, **given}).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the server may have sent the reason
-            self._send(request_line(name, self._count, given), deadline_s)
+            self._send(line, deadline_s)
         while True:
             reply = self._reply(deadline_s)
             if reply.get("ok") is True and reply.get("id") == self._count and isinstance(reply.get("result"), dict):

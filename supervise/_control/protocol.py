@@ -76,11 +76,6 @@ def parse(line: bytes) -> Request:
     return Request(name, ident, {key: value for key, value in found.items() if key not in _OWN})
 
 
-def request_line(name: str, ident: str | int | None, arguments: dict[str, Any]) -> bytes:
-    """Return the line of a request."""
-    return json.dumps({"version": VERSION, "id": ident, "request": name, **arguments}).encode() + b"\n"
-
-
 def answer_line(ident: str | int | None, result: dict[str, Any]) -> bytes:
     """Return the line of an answer. Encodes in parts, so that no call of the encoder blocks other threads for long."""
     return b"".join([*_parts({"version": VERSION, "id": ident, "ok": True, "result": result}, 3), b"\n"])

@@ -375,17 +375,14 @@ def _ended(gang: HostsGang, event: HostEnded, now_ns: int) -> list[Action]:
     if host.state in OVER:
         return []
     host.state, host.result = "ended", event.result  # also for a host that counted as lost but has answered since then
-    if not host.pids and event.result.outcome in ("succeeded", "failed"):
+    outcome = event.result.outcome
+    if not host.pids and outcome in ("succeeded", "failed"):
         # The reply to the launch is late, because the network does not keep the order of replies and news.
         host.pids = {local: end.pid for local, end in event.result.ends.items() if end.pid is not None}
     actions = _answer_start(gang)
-    if _failed_by_itself(event.result, host):
+    if outcome == "failed" or (outcome != "succeeded" and not host.told_to_stop):  # it failed by itself
         actions += _fails(gang, event.host)
     return [*actions, *_advance(gang, now_ns)]
-
-
-def _failed_by_itself(result: RunProcsResult, host: Host) -> bool:
-    return result.outcome == "failed" or (result.outcome != "succeeded" and not host.told_to_stop)
 
 
 def _lost(gang: HostsGang, event: HostLost, now_ns: int) -> list[Action]:

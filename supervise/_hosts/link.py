@@ -220,20 +220,13 @@ class HostLink:
         The first renewal only fetches a token, because the engine may have made this host long before the others.
         """
         if self._leased:
-            self._call("launch", envs, done=partial(self._launched, envs))
+            self.call("launch", envs, done=partial(self._launched, envs))
         else:
             self._envs = envs
 
     def tell(self, method: str, *args: Any) -> None:
         """Call an idempotent method whose value is not needed. Repeat the call until it reaches the host."""
-        self._call(method, *args, done=partial(self._said, method, args))
-
-    def call_once(self, method: str, *, done: Callable[[Any, BaseException | None], object]) -> None:
-        """Call a method once.
-
-        `done` gets its value or its error on the loop, or is not called if the link ends before.
-        """
-        self._call(method, done=done)
+        self.call(method, *args, done=partial(self._said, method, args))
 
     # Replies, on the loop
 
@@ -267,7 +260,7 @@ class HostLink:
 
     def _send_renewal(self) -> None:
         self._renewing, self._sent_s = True, time.monotonic()
-        self._call("renew", self._token, done=partial(self._renewed, self._token))
+        self.call("renew", self._token, done=partial(self._renewed, self._token))
 
     def _renewed(self, sent: int, token: Any, error: BaseException | None) -> None:
         self._renewing = False
@@ -284,7 +277,7 @@ class HostLink:
 
     def _poll(self) -> None:
         if not self._over:
-            self._call("news_after", self._read, done=self._got)
+            self.call("news_after", self._read, done=self._got)
 
     def _got(self, news: Any, error: BaseException | None) -> None:
         if isinstance(error, HostUnavailable):
@@ -304,7 +297,11 @@ class HostLink:
         if not self._over:
             self._step(decide.HostLost(self._epoch, self._number, why))
 
-    def _call(self, method: str, *args: Any, done: Callable[[Any, BaseException | None], object]) -> None:
+    def call(self, method: str, *args: Any, done: Callable[[Any, BaseException | None], object]) -> None:
+        """Call a method once.
+
+        `done` gets its value or its error on the loop, or is not called if the link ends before.
+        """
         self._host.call(method, *args, done=lambda value, error: self._loop.post(self._reply, done, value, error))
 
     def _reply(self, done: Callable[..., object], value: Any, error: BaseException | None) -> None:

@@ -224,7 +224,11 @@ def make_plan(
             f"lease_s is {lease_s!r}; give at least {LEAST_LEASE_S:g} s, or short delays would end the gang"
         )
     GANG["timeout"].checked(timeout)
-    _check_policy(restart_policy)
+    if restart_policy is not None and restart_policy.restart != "transient":
+        raise SpecError(
+            f"restart_policy has restart={restart_policy.restart!r}; a gang over several hosts restarts as a whole"
+            " after a failure, so give restart='transient'"
+        )
     _check_settings(settings or {})
     if logs_specs is None:
         logs_specs = DefaultLogsSpecs(tee=Std.ALL)
@@ -250,14 +254,6 @@ def make_plan(
 def _check_count(name: str, value: object, what: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MOST_HOSTS:
         raise SpecError(f"{name} is {value!r}; give the number of {what}, from 1 to {_MOST_HOSTS}")
-
-
-def _check_policy(policy: RestartPolicy | None) -> None:
-    if policy is not None and policy.restart != "transient":
-        raise SpecError(
-            f"restart_policy has restart={policy.restart!r}; a gang over several hosts restarts as a whole after a"
-            " failure, so give restart='transient'"
-        )
 
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
@@ -314,8 +310,3 @@ def _check_as_hosts(plan: HostsPlan) -> None:
             raise SpecError(
                 f"host {order.number} (its rank 0 is the global rank {plan.rank(order.number, 0)}): {error}"
             ) from None
-
-
-def random_run_id(name: str) -> str:
-    """Return an identifier for one run of a gang."""
-    return f"{name}-{os.urandom(4).hex()}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 import time
@@ -18,7 +19,6 @@ from supervise._hosts import decide as steps
 from supervise._hosts.decide import Host, HostsGang, decide
 from supervise._hosts.describe import HostEvents
 from supervise._hosts.link import Engine, EngineHost, HostLink
-from supervise._hosts.plan import HostAddress, HostsPlan, LogPaths, News, random_run_id
 from supervise._printable import LOST_CODE
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import check_timeout, with_jitter
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Mapping, Sequence
 
+    from supervise._hosts.plan import HostAddress, HostsPlan, LogPaths, News
     from supervise._runtime.loop import Loop
 
 
@@ -374,7 +375,7 @@ class Inquiry:
             self._silent = set(links)
             self._loop.call_later(_LONGEST_S, partial(self._late, self._count))
             for number, link in links.items():
-                link.call_once("status", done=partial(self._answered, self._count, number))
+                link.call("status", done=partial(self._answered, self._count, number))
             self._look()
         return reply
 
@@ -438,7 +439,7 @@ class HostsSupervisor(GangShell):
         self._shown = shown
         self._engine_name = engine_name
         given = (env["TORCHELASTIC_RUN_ID"] for env in plan.envs.values() if "TORCHELASTIC_RUN_ID" in env)
-        self._run_id = next(given, "") or random_run_id(plan.name)
+        self._run_id = next(given, "") or f"{plan.name}-{os.urandom(4).hex()}"
         notifies = bool(conditions(plan.settings.get("ready", "exec")))
         self._gang = HostsGang(nnodes=plan.nnodes, policy=plan.restart_policy, notifies=notifies)
         self._links: list[HostLink] = []
@@ -547,7 +548,10 @@ class HostsSupervisor(GangShell):
             case steps.Restart():
                 self._restart(action)
             case steps.Release():
-                self._release_hosts(action.epoch)
+                for link in self._links:
+                    link.tell("leave")
+                    link.end()
+                self._engine.release(action.epoch)
             case steps.Finish():
                 self._finish(action.error)
 
@@ -652,12 +656,6 @@ class HostsSupervisor(GangShell):
     def _result(self) -> RunProcsResult:
         said = [link.said for link in self._links]
         return Merger(self._plan, self._gang, self._addresses, self._load, self._logs, said, self._engine_name).result()
-
-    def _release_hosts(self, epoch: int) -> None:
-        for link in self._links:
-            link.tell("leave")
-            link.end()
-        self._engine.release(epoch)
 
     def _finish(self, error: BaseException | None) -> None:
         result: RunProcsResult | None = None

@@ -12,7 +12,7 @@ import select
 import struct
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from supervise import _platform as platform, _threads
 from supervise._runtime import fork_hooks
@@ -122,11 +122,16 @@ class Pace:
         self.due_ns = max(self.due_ns, now_ns - allowance_ns) + PAUSE_NS
 
 
-class Watch(Protocol):
+class Watch:
     """A registration. `watch` returns it."""
+
+    def __init__(self, hub: _Hub) -> None:
+        """Store the arguments; only the hub calls this."""
+        self.hub = hub
 
     def cancel(self) -> None:
         """End the watch. Idempotent. A callback that is running at the time still completes."""
+        _cancel(self.hub, [self])
 
 
 def watch(path: str, changed: Callable[[], None]) -> Watch:
@@ -168,27 +173,23 @@ def _with_hub(add: Callable[[_Hub], Watch]) -> Watch:
         return made
 
 
-class InotifyWatch:
+class InotifyWatch(Watch):
     """A watch by inotify. Watches of the same file share one watch descriptor."""
 
     def __init__(self, hub: _Hub, wd: int, changed: Callable[[], None]) -> None:
         """Store the arguments; only the hub calls this."""
+        super().__init__(hub)
         self.wd = wd
         self.changed = changed
-        self.hub = hub
-
-    def cancel(self) -> None:
-        """End the watch."""
-        _cancel(self.hub, [self])
 
 
-class PollingWatch:
+class PollingWatch(Watch):
     """A watch without inotify. It compares the size and the modification time of the file every `POLL_MS`."""
 
     def __init__(self, hub: _Hub, path: str, changed: Callable[[], None]) -> None:
         """Store the arguments; only the hub calls this."""
+        super().__init__(hub)
         self.changed = changed
-        self.hub = hub
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK: the file may be a pipe now
         self._seen = self._look()
 
@@ -205,21 +206,9 @@ class PollingWatch:
         """Close the file."""
         os.close(self._fd)
 
-    def cancel(self) -> None:
-        """End the watch."""
-        _cancel(self.hub, [self])
 
-
-class Hold:
+class Hold(Watch):
     """A registration that `hold` returns. It keeps the thread running, but watches no file."""
-
-    def __init__(self, hub: _Hub) -> None:
-        """Store the arguments; only the hub calls this."""
-        self.hub = hub
-
-    def cancel(self) -> None:
-        """End the registration."""
-        _cancel(self.hub, [self])
 
 
 class _Hub:
@@ -229,7 +218,7 @@ class _Hub:
         self.ended = False
         self._by_wd: dict[int, list[InotifyWatch]] = {}
         self._polled: list[PollingWatch] = []
-        self._holds: list[Hold] = []
+        self._holds: list[Watch] = []
         self._wake_fd = WakeFd()
         self._inotify = _new_inotify()  # last: the call does not raise, so the descriptor cannot leak
         self.thread = threading.Thread(target=self._run, name="supervise-inotify", daemon=True)
@@ -260,29 +249,23 @@ class _Hub:
     def _used(self) -> bool:
         return bool(self._by_wd or self._polled or self._holds)
 
-    def remove(self, gone: Sequence[InotifyWatch | PollingWatch | Hold]) -> bool:
+    def remove(self, gone: Sequence[Watch]) -> bool:
         """Remove registrations; return False if none of them was present."""
         found = False
         unwatched = []
         for each in gone:
-            if isinstance(each, Hold):
-                if each in self._holds:
-                    self._holds.remove(each)
-                    found = True
+            kept: list[Any] = self._polled if isinstance(each, PollingWatch) else self._holds
+            if isinstance(each, InotifyWatch):
+                kept = self._by_wd.get(each.wd, [])
+            if each not in kept:
                 continue
+            found = True
+            kept.remove(each)
             if isinstance(each, PollingWatch):
-                if each in self._polled:
-                    self._polled.remove(each)
-                    each.close()
-                    found = True
-                continue
-            sharing = self._by_wd.get(each.wd, [])
-            if each in sharing:
-                found = True
-                sharing.remove(each)
-                if not sharing:
-                    del self._by_wd[each.wd]
-                    unwatched.append(each.wd)
+                each.close()
+            elif isinstance(each, InotifyWatch) and not kept:
+                del self._by_wd[each.wd]
+                unwatched.append(each.wd)
         if self._used:  # otherwise the thread closes the inotify instance itself
             self._unwatch(unwatched)
         return found
@@ -364,12 +347,12 @@ def _new_inotify() -> INotify | None:
 
 def cancel_all(watches: Iterable[Watch]) -> None:
     """End several watches with one wake-up of the thread."""
-    gone = [found for found in watches if isinstance(found, (InotifyWatch, PollingWatch))]
+    gone = list(watches)
     for hub in {found.hub for found in gone}:
         _cancel(hub, [found for found in gone if found.hub is hub])
 
 
-def _cancel(hub: _Hub, gone: Sequence[InotifyWatch | PollingWatch | Hold]) -> None:
+def _cancel(hub: _Hub, gone: Sequence[Watch]) -> None:
     global _hub  # noqa: PLW0603 - one per process
     with _lock:
         if hub.ended or not hub.remove(gone) or not hub.end_if_unused():

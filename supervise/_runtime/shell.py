@@ -135,7 +135,7 @@ class PendingReplies(Generic[End]):
         check_timeout(timeout)
         reply: Reply[End | None] = Reply()
         if self.over:
-            self._give(reply)
+            self._give(reply, self.error)
             return reply
         self._waits[reply] = None
         if timeout is not None:
@@ -176,16 +176,13 @@ class PendingReplies(Generic[End]):
         for reply, timer in list(waits.items()):
             if timer is not None:
                 timer.cancel()
-            self._give(reply)
+            self._give(reply, self.error)
 
     def closed(self, error: BaseException | None = None) -> None:
         """Answer every close: with `error` if there is one, otherwise with the result."""
         closes, self._closes = self._closes, []
         for reply in closes:
-            if error is not None:
-                reply.fail(error)
-            else:
-                reply.set(self.result)
+            self._give(reply, error)
 
     def end_loop(self) -> None:
         """End the loop after the callbacks that are ready now. Then answer every stop."""
@@ -197,9 +194,9 @@ class PendingReplies(Generic[End]):
         for reply in stops:
             reply.set(None)
 
-    def _give(self, reply: Reply[Any]) -> None:
-        if self.error is not None:
-            reply.fail(self.error)
+    def _give(self, reply: Reply[Any], error: BaseException | None) -> None:
+        if error is not None:
+            reply.fail(error)
         else:
             reply.set(self.result)
 

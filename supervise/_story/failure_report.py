@@ -61,7 +61,7 @@ class Story:
     restarts: int = 0
     """Number of attempts before the present one; if only single ranks restart, the number of restarts that count."""
     waiting: str | None = None
-    """The restart that is por that a stop has canceled, such as ``restart 1 of 3``."""
+    """The restart that is pending, or that a stop has canceled, such as ``restart 1 of 3``."""
     unlaunched: dict[int, tuple[int | None, str]] = field(default_factory=dict)
     """Local rank to the errno and the error because of which its present life could not be launched."""
     sent: dict[int, dict[Signals, int]] = field(default_factory=dict)

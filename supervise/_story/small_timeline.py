@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-_STEPS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800)
-_LONG_STEPS_S = (3600, 7200, 14400, 21600, 43200, 86400)
+_STEPS_S = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+    *(1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800),
+    *(3600, 7200, 14400, 21600, 43200, 86400),
+)
 _MOST_TICKS = 8
 _LAST_LABEL = 0.78
 """The part of an axis after which a label would meet the name of the axis on a narrow page."""
@@ -71,8 +74,7 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Row], *, numeric: f
 
 def ticks(span_s: float) -> list[tuple[float, str]]:
     """Return the ticks of a time axis: the position as a part of the axis, and the label."""
-    steps = (*_STEPS_S, *_LONG_STEPS_S)
-    step_s = next((step for step in steps if span_s / step <= _MOST_TICKS), None)
+    step_s = next((step for step in _STEPS_S if span_s / step <= _MOST_TICKS), None)
     if step_s is None:
         step_s = 86400.0 * (int(span_s / 86400 / _MOST_TICKS) + 1)
     count = int(span_s / step_s)

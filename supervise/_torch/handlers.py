@@ -11,6 +11,7 @@ from functools import partial
 from signal import SIGKILL, Signals
 from typing import TYPE_CHECKING, Any
 
+from supervise._printable import LOST_CODE
 from supervise._runtime.future import Reply
 from supervise._torch import subprocess_handler as ours
 from supervise.events import log
@@ -119,10 +120,6 @@ _KILL_WAIT_S = 5.0
 # The view of a gang's ranks as PyTorch's ``SubprocessHandler`` objects. The gang still reaps its ranks
 
 
-_LOST = 255
-"""The exit code in place of a lost exit status, so that the lost status does not look like success."""
-
-
 class RankProcess:
     """A rank's process with the usual surface of `subprocess.Popen`. Only its gang reaps it."""
 
@@ -178,7 +175,7 @@ class RankProcess:
     def ended(self, code: int | None) -> None:
         """Note the end, once."""
         if not self._exit.done():
-            self._exit.set(_LOST if code is None else code)
+            self._exit.set(LOST_CODE if code is None else code)  # a lost status must not look like success
 
 
 class RankHandler:

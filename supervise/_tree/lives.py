@@ -21,7 +21,7 @@ from supervise._runtime.actor import Inbox, LoopActor, StoppingRef
 from supervise._runtime.future import Reply
 from supervise._runtime.wakeup import remaining
 from supervise._tree.monitor import LOST, NOPROC, watch
-from supervise.errors import ChildFailedError, RestartLimitExceeded, SpecError, SuperviseError, SupervisorCrashed
+from supervise.errors import ChildFailedError, RestartLimitExceeded, SpecError, SuperviseError
 from supervise.messages import Close, GangFinished, Start, Subscribe, Wait
 from supervise.recording import repr_of
 from supervise.trees import ChildSpec, TreeFinished, TreePhase, TreeStatus
@@ -118,23 +118,10 @@ def remember(tree: Any) -> None:
     _trees[tree.actor_urn] = tree
 
 
-def adopt(urn: str) -> None:
-    """Leave the stop of a tree to the tree of which it is a child."""
-    if urn in _trees:
-        _children.add(urn)
-
-
 def forget(urn: str) -> None:
     """Forget a tree that has ended."""
     _trees.pop(urn, None)
     _children.discard(urn)
-
-
-def gang_timeout_s(shutdown_s: float | None) -> float | None:
-    """Return the timeout for the `Close` of a gang; None for the grace of the gang."""
-    if not _exits.is_set():
-        return shutdown_s
-    return GRACE_S if shutdown_s is None else min(shutdown_s, GRACE_S)
 
 
 def _stop_all() -> None:
@@ -352,13 +339,6 @@ def end_error(name: str, tree: Tree, reasons: Mapping[str, Reason]) -> BaseExcep
     return error
 
 
-def crash_error(name: str, error: BaseException) -> SupervisorCrashed:
-    """Return the error with which the tree `name` ends after a handler of it has raised `error`."""
-    crash = SupervisorCrashed(f"{name}: a handler of the tree raised {repr_of(error)}; its children were stopped")
-    crash.__cause__ = error
-    return crash
-
-
 def as_error(child_id: str, reason: Reason) -> BaseException:
     """Return the end of a child as an error, also if no exception is known."""
     if isinstance(reason, BaseException):
@@ -465,7 +445,8 @@ class TreeLife(Life):
     usual_stop_s = None
 
     def _expect_start(self) -> None:
-        adopt(self.ref.actor_urn)
+        if self.ref.actor_urn in _trees:  # at the exit of the interpreter, its parent stops it
+            _children.add(self.ref.actor_urn)
         self._ready_with(cast("Reply[Any]", self.ref.ask(Start(), block=False)))
 
     def _down(self, reason: Reason, normal: bool) -> None:
@@ -503,10 +484,11 @@ class GangLife(Life):
 
     def ask_to_stop(self, shutdown_s: float | None) -> float | None:
         """Close the gang, by SIGKILL at the latest, and stop its actor."""
+        if _exits.is_set():
+            shutdown_s = GRACE_S if shutdown_s is None else min(shutdown_s, GRACE_S)
         with contextlib.suppress(pykka.ActorDeadError):
-            timeout_s = gang_timeout_s(shutdown_s)
-            if timeout_s is not None:
-                self.ref.tell(Close(timeout=timeout_s))
+            if shutdown_s is not None:
+                self.ref.tell(Close(timeout=shutdown_s))
             self.ref.stop(block=False)
         return self.usual_stop_s
 

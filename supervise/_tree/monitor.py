@@ -118,8 +118,4 @@ def _lost(watcher: _Watcher) -> None:
     The collector may have interrupted a thread that holds a lock.
     """
     with contextlib.suppress(RuntimeError):  # the interpreter exits
-        _thread.start_new_thread(_fire_lost, (watcher,))
-
-
-def _fire_lost(watcher: _Watcher) -> None:
-    watcher.fire(LOST, normal=False)
+        _thread.start_new_thread(watcher.fire, (LOST,), {"normal": False})

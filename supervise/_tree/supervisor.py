@@ -24,12 +24,11 @@ from supervise._tree.lives import (
     TreeRef,
     TreeSettings,
     ask_error,
-    crash_error,
     end_error,
     life_of,
     observed,
 )
-from supervise.errors import SpecError, SuperviseError
+from supervise.errors import SpecError, SuperviseError, SupervisorCrashed
 from supervise.recording import repr_of
 from supervise.restarts import RestartPolicy, Strategy
 
@@ -315,16 +314,13 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
             case ts.Answer():
                 self._answer(action)
             case ts.Started():
-                self._all_started(action)
+                self._events.emit(action)
+                self._replies.started({name: row.ref for name, row in self._rows.items()})
             case ts.Stopping():
                 self._events.emit(action)
             case ts.Publish():
                 reasons = {name: row.reason for name, row in self._rows.items()}
                 self._leave(end_error(self._name, self._tree, reasons))
-
-    def _all_started(self, action: ts.Started) -> None:
-        self._events.emit(action)
-        self._replies.started({name: row.ref for name, row in self._rows.items()})
 
     def _set_timer(self, name: str, what: str, delay_s: float, act: Callable[..., object], *args: Any) -> None:
         self._rows[name].timers[what] = self.loop.call_later(delay_s, partial(self._guarded, act, *args))
@@ -406,7 +402,10 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
         if self.actor_stopped.is_set():
             return
         self.stop_children()
-        self._leave(crash_error(self._name, error))
+        why = f"a handler of the tree raised {repr_of(error)}; its children were stopped"
+        crash = SupervisorCrashed(f"{self._name}: {why}")
+        crash.__cause__ = error
+        self._leave(crash)
 
     def _leave(self, error: BaseException | None) -> None:
         """Leave the registry, after a failure by an exception, which monitors then see; set all pending replies."""

@@ -38,25 +38,22 @@ def lock(fd: int) -> bool:
     The lock is an open-file-description lock, which readers can query. With `flock`, a reader would have to take the
     lock, and a run that starts meanwhile would not get the lock.
     """
-    command = getattr(fcntl, "F_OFD_SETLK", None)  # Linux 3.15
-    if command is None:
-        return False
-    try:
-        fcntl.fcntl(fd, command, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-    except OSError:
-        return False
-    return True
+    return _flock(fd, "F_OFD_SETLK") is not None
 
 
 def _is_locked(fd: int) -> bool:
-    command = getattr(fcntl, "F_OFD_GETLK", None)
-    if command is None:
-        return False
+    found = _flock(fd, "F_OFD_GETLK")
+    return found is not None and struct.unpack(_FLOCK, found)[0] != fcntl.F_UNLCK
+
+
+def _flock(fd: int, name: str) -> bytes | None:
+    """Call the command of this name with a write lock; return the kernel's answer, or None if there is no such lock."""
+    command = getattr(fcntl, name, None)  # Linux 3.15
     try:
-        found = fcntl.fcntl(fd, command, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        lock = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        return None if command is None else fcntl.fcntl(fd, command, lock)
     except OSError:
-        return False
-    return bool(struct.unpack(_FLOCK, found)[0] != fcntl.F_UNLCK)
+        return None
 
 
 def identity(*, locked: bool) -> dict[str, Any]:

@@ -26,7 +26,7 @@ import supervise
 from supervise.events import log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from types import FrameType
 
     from supervise._settings import Containment, KillMode
@@ -253,7 +253,8 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
             return RunResult(state=WorkerState.FAILED, failures=failures)
         if result.outcome != "succeeded":
             return RunResult(state=WorkerState.UNHEALTHY)
-        return RunResult(state=WorkerState.SUCCEEDED, return_values=_renamed(result.return_values, global_ranks))
+        values = {global_ranks[local]: value for local, value in result.return_values.items()}
+        return RunResult(state=WorkerState.SUCCEEDED, return_values=values)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:  # noqa: ARG002 - PyTorch's signature
         if self._gang is not None:
@@ -262,10 +263,6 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
     def _shutdown(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
         if self._gang is not None:
             self._gang.close(death_sig, timeout)
-
-
-def _renamed(values: Mapping[int, Any], names: Mapping[int, int]) -> dict[int, Any]:
-    return {names[rank]: value for rank, value in values.items()}
 
 
 def _as_pytorch(failure: supervise.ProcessFailure) -> ProcessFailure:

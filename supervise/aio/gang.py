@@ -422,7 +422,9 @@ class Gang:
         await cancellations.outlast(lambda: asyncio.wait((starting,)))
         try:
             self._ref = starting.result()
-            self._subscribe(self._ref)
+            self._ref.tell(Subscribe(ref=cast("Any", self._ending)))
+            for consumer in tuple(self._consumers):
+                consumer.subscribe(self._ref)
             cancellations.deliver()
             await self._ref.ask(Start(), block=False)
         except BaseException as error:
@@ -430,11 +432,6 @@ class Gang:
             cancellations.deliver()
             raise
         return self
-
-    def _subscribe(self, ref: pykka.ActorRef[Supervisor]) -> None:
-        ref.tell(Subscribe(ref=cast("Any", self._ending)))
-        for consumer in tuple(self._consumers):
-            consumer.subscribe(ref)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -86,9 +86,6 @@ def _trace(end: say.WorkerExited, value: OutcomeFile | None) -> tuple[str | None
 class _Inherited(LogsSpecs):
     """Ranks share the host's output, and their environment has no additional variables."""
 
-    def __init__(self) -> None:
-        super().__init__()
-
     @property
     def root_log_dir(self) -> str:
         return os.devnull

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -154,8 +153,3 @@ class RankProcess:
         return (
             f"<{type(self).__name__} name={self.name!r} pid={self.pid} parent={self._host_pid} {state}{code}{daemon}>"
         )
-
-
-def now_ns() -> int:
-    """Return the present time on the clock of `RankProcess.failed_ns`."""
-    return time.monotonic_ns()

@@ -9,7 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from supervise._settings import GRACE_S, usual_grace_s
-from supervise.multiprocessing._rank import LONGEST_WAIT_S, RankProcess, now_ns, wait_for_any
+from supervise.multiprocessing._rank import LONGEST_WAIT_S, RankProcess, wait_for_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -154,7 +154,7 @@ class ProcessContext:
             if isinstance(process, RankProcess):
                 process.check_host()
         ready = wait_for_any(list(self.sentinels), timeout)
-        seen_ns = now_ns()
+        seen_ns = time.monotonic_ns()  # the clock of `RankProcess.failed_ns`
         failed = []
         for sentinel, index in list(self.sentinels.items()):
             if sentinel not in ready:

@@ -61,9 +61,10 @@ class Record:
         return bool(self.entries) and self.entries[-1]["when"] == "teardown"
 
     @property
-    def has_passed(self) -> bool:
-        """Whether each phase so far has passed."""
-        return all(_passed(entry["report"]) for entry in self.entries)
+    def is_trouble(self) -> bool:
+        """Whether a phase has not passed, or the rank has ended before its last phase."""
+        unfinished = self.exited is not None and not self.is_complete
+        return unfinished or not all(_passed(entry["report"]) for entry in self.entries)
 
     @property
     def phase(self) -> str:
@@ -212,7 +213,7 @@ class Gang:
             if all(record.exited is not None for record in records):
                 return
             now_s = time.monotonic()
-            if trouble_s is None and any(_is_trouble(record) for record in records):
+            if trouble_s is None and any(record.is_trouble for record in records):
                 trouble_s = now_s
             if done_s is None and all(record.is_complete or record.exited is not None for record in records):
                 done_s = now_s
@@ -266,10 +267,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.disabled = before
-
-
-def _is_trouble(record: Record) -> bool:
-    return not record.has_passed or (record.exited is not None and not record.is_complete)
 
 
 def _end(supervisor: pykka.ActorRef[Supervisor] | None, listener: pykka.ActorRef[_Listener]) -> None:

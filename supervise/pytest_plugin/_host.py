@@ -117,16 +117,6 @@ def add_sections(
                 item.add_report_section(f"{when} [rank {rank}]", name, text)
 
 
-def sections_of_plugins(order: Iterable[int], reports: dict[int, list[pytest.TestReport]]) -> list[tuple[str, str]]:
-    """Return titles and texts of sections that other plugins have added in ranks, such as ``Hypothesis [rank 2]``."""
-    return [
-        (f"{title} [rank {rank}]", text)
-        for rank in order
-        for title, text in _sections(reports[rank])
-        if not title.startswith(_CAPTURED)
-    ]
-
-
 def _sections(reports: list[pytest.TestReport]) -> list[tuple[str, str]]:
     return reports[-1].sections if reports else []
 
@@ -265,11 +255,7 @@ def prepare(item: pytest.Item) -> None:
         manager.register(Hooks(), _HOOKS)
     vars(item)["setup"] = functools.partial(_set_up, item, settings)
     vars(item)["runtest"] = functools.partial(_run, item, settings)
-    vars(item)["teardown"] = _tear_down
-
-
-def _tear_down() -> None:
-    """Tear down nothing: `_set_up` has not set up the test itself."""
+    vars(item)["teardown"] = lambda: None  # `_set_up` has not set up the test itself
 
 
 def _set_up(item: pytest.Item, settings: _mark.Settings) -> None:
@@ -382,14 +368,20 @@ def _story(item: pytest.Item, gang: Gang) -> tuple[_Story, dict[int, list[pytest
         for rank, record in records.items()
     }
     replay_warnings(records)
+    order = _order(gang, reports)
     if not gang.live:
-        add_sections(item, gang.folder, _order(gang, reports), records, reports)
+        add_sections(item, gang.folder, order, records, reports)
     for each in reports.values():
         for name, value in each[-1].user_properties if each else ():
             if (name, value) not in item.user_properties:
                 item.user_properties.append((name, value))
     story = item.stash[_STORY] = _Story()
-    story.sections = sections_of_plugins(_order(gang, reports), reports)
+    story.sections = [
+        (f"{title} [rank {rank}]", text)
+        for rank in order
+        for title, text in _sections(reports[rank])
+        if not title.startswith(_CAPTURED)
+    ]
     return story, reports
 
 

@@ -75,7 +75,8 @@ def judge_rank(rank: int, record: Record, reports: list[pytest.TestReport]) -> R
         if outcome in ("failed", "xfailed", "skipped", "xpassed strictly"):
             return RankVerdict(rank=rank, outcome=outcome, at_ns=entry["at_ns"], report=report)
     if record.stopped:
-        return RankVerdict(rank=rank, outcome="stopped", text=_doing(record))
+        doing = "at its exit" if record.is_complete else f"in the {record.phase} of the test"
+        return RankVerdict(rank=rank, outcome="stopped", text=doing)
     if not record.is_complete:
         ended_ns = record.exited.ended_ns if record.exited is not None else 0
         return RankVerdict(rank=rank, outcome="died", at_ns=ended_ns, text=f"rank {rank} {_end(record)}")
@@ -234,13 +235,6 @@ def _stop(stopped: list[RankVerdict], course: Course, notes: list[str]) -> Verdi
     stacks = {each.rank: course.records[each.rank].stacks for each in stopped}
     grouped = group_stacks({rank: found for rank, found in stacks.items() if found is not None})
     return Verdict(outcome="failed", longrepr="\n".join([text, *grouped]), summary=text, notes=notes)
-
-
-def _doing(record: Record) -> str:
-    """Return the phase in which a rank was, as a part of a sentence."""
-    if record.is_complete:
-        return "at its exit"
-    return f"in the {record.phase} of the test"
 
 
 def _end(record: Record) -> str:

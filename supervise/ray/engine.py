@@ -70,11 +70,6 @@ class HostActor:
         self._host.leave()
 
 
-def actor_class() -> Any:
-    """Return `HostActor` as an actor class of Ray."""
-    return ray.remote(max_restarts=0, max_task_retries=0, max_concurrency=64)(HostActor)
-
-
 _CREATE_S = 60.0
 """Time that each host actor has to answer once it has its bundle. Ray starts a worker process for it in this time."""
 
@@ -183,7 +178,8 @@ class RayEngine:
             raise SuperviseError(
                 resources.missing(len(orders), self._bundle, self._strategy, self._timeout_s, ray.nodes())
             )
-        maker, actors = actor_class(), []
+        maker: Any = ray.remote(max_restarts=0, max_task_retries=0, max_concurrency=64)(HostActor)
+        actors = []
         for number, order in enumerate(orders):
             place = PlacementGroupSchedulingStrategy(
                 placement_group=group, placement_group_bundle_index=number, placement_group_capture_child_tasks=False

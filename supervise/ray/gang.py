@@ -103,7 +103,9 @@ class RaySupervisor(HostsSupervisor):
             ConnectionError: There is no Ray cluster at the address in ``RAY_ADDRESS``.
         """
         bundle = resources.bundle_of(resources_per_node, nproc_per_node if isinstance(nproc_per_node, int) else 1)
-        strategy = resources.check_strategy(placement_strategy)
+        if placement_strategy not in resources.STRATEGIES:
+            accepted = ", ".join(resources.STRATEGIES)
+            raise SpecError(f"placement_strategy is {placement_strategy!r}; it is one of {accepted}")
         check_seconds("placement_timeout_s", placement_timeout_s, above_zero=True)
         plan = make_plan(
             name=name,
@@ -131,7 +133,7 @@ class RaySupervisor(HostsSupervisor):
         if not isinstance(entrypoint, str):
             travels, plan = _packed(plan)
         _connect(ray)
-        engine = RayEngine(bundle, strategy, placement_timeout_s)
+        engine = RayEngine(bundle, placement_strategy, placement_timeout_s)
         super().__init__(
             plan, engine, travels=travels, load=calls.load, shown=shown or StreamsShown(), engine_name="Ray"
         )

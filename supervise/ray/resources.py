@@ -7,19 +7,8 @@ from typing import Any
 
 from supervise.errors import SpecError
 
-_STRATEGIES = ("STRICT_SPREAD", "SPREAD", "PACK", "STRICT_PACK")
+STRATEGIES = ("STRICT_SPREAD", "SPREAD", "PACK", "STRICT_PACK")
 _MOST_NODES = 8
-
-
-def check_strategy(value: object) -> str:
-    """Return a placement strategy of Ray.
-
-    Raises:
-        SpecError: `value` is not a strategy of Ray; the text names it.
-    """
-    if value not in _STRATEGIES:
-        raise SpecError(f"placement_strategy is {value!r}; it is one of {', '.join(_STRATEGIES)}")
-    return str(value)
 
 
 def bundle_of(resources_per_node: object, nproc_per_node: int) -> dict[str, float]:

@@ -34,12 +34,12 @@ _Band = tuple[float, float] | None
 """The lowest and the highest value of an interval; None without a value."""
 
 
-def curves(history: History) -> str:
+def _used(history: History) -> str:
     """Return a figure for each quantity; "" without samples."""
     if not history.totals:
         return ""
     drawn = Curves(history)
-    return "".join(
+    figures = "".join(
         (
             drawn.sum(
                 "Processors in use, all ranks", lambda total: total.cpu, lambda value: f"{round(value, 2):g}", 1, 10
@@ -55,6 +55,8 @@ def curves(history: History) -> str:
             drawn.steps(),
         )
     )
+    note = '<p class="note">Hatched: the time after the last sample.</p>' if hatched(history.unsampled) else ""
+    return f'<div class="curves">{figures}</div>{note}'
 
 
 class Curves:
@@ -254,7 +256,7 @@ class Timeline:
         badge = '<strong class="cause">root cause:</strong> ' if cause else ""
         lines = "" if thin else self._grid
         gap = self._unsampled if not thin and _end_s(rank) == float("inf") else ""
-        end = "end failed" if _has_failed(rank) else "end"
+        end = "end failed" if rank.life is not None and rank.life.ending == "failed" else "end"
         kinds = f"row{' is-cause' if cause else ''}{' thin' if thin else ''}"
         return (
             f'<div class="{kinds}"><span class="label"><b>{name}</b> <small>{title}</small></span>'
@@ -279,7 +281,10 @@ class Timeline:
                 title = f"{mark.text}, after {seconds(mark.at_s - self._history.begin_s)}"
                 line = f'<path class="mark {text(mark.kind)}" d="M{x:.1f} 0V100">'
                 parts.append(f"{line}<title>{text(title)}</title></path>")
-        parts += [self._end(life) for life in lives if life.ended_s is not None]
+        for life in lives:
+            if life.ended_s is not None:
+                x = max(0.0, self._x(life.ended_s) - 4)
+                parts.append(f'<rect class="{life.ending}" x="{x:.1f}" width="4" y="4" height="92"/>')
         return "".join(parts)
 
     def _x(self, at_s: float) -> float:
@@ -331,11 +336,6 @@ class Timeline:
         points = " ".join(f"{self._x(at_s):.1f},{84 - height * (step - low):.1f}" for at_s, step in steps)
         return f'<polyline class="steps" points="{points}"/>'
 
-    def _end(self, life: Life) -> str:
-        assert life.ended_s is not None  # noqa: S101 - checked by the caller
-        x = self._x(life.ended_s)
-        return f'<rect class="{life.ending}" x="{max(0.0, x - 4):.1f}" width="4" y="4" height="92"/>'
-
     def _ended(self, rank: RankHistory) -> str:
         life = rank.life
         if life is None:
@@ -371,10 +371,6 @@ def shown_end(life: Life, *, hangs: bool) -> str:
     if life.ending == "failed":
         return f"{'failed' if life.hang is None else 'hung'}, {how(life)}"
     return "end unknown" if life.ending == "unknown" else "running, hung" if hangs else "running"
-
-
-def _has_failed(rank: RankHistory) -> bool:
-    return rank.life is not None and rank.life.ending == "failed"
 
 
 def _weight(history: History, rank: RankHistory, lives: Sequence[Life]) -> int:
@@ -532,14 +528,6 @@ def shown_time(at: datetime) -> str:
     """Return a time in the zone of this machine."""
     local = at.astimezone()
     return f"{local:%Y-%m-%d %H:%M:%S} {'UTC' if not local.utcoffset() else f'{local:%z}'}"
-
-
-def _used(history: History) -> str:
-    drawn = curves(history)
-    if not drawn:
-        return ""
-    note = '<p class="note">Hatched: the time after the last sample.</p>' if hatched(history.unsampled) else ""
-    return f'<div class="curves">{drawn}</div>{note}'
 
 
 def _incidents(history: History) -> str:

@@ -83,11 +83,6 @@ def shown_states(reading: Reading) -> dict[int, str]:
     return {rank: "late" if rank in late else row.state for rank, row in reading.ranks.items()}
 
 
-def worst(states: list[str]) -> str:
-    """Return the worst of some states."""
-    return min(states, key=severity)
-
-
 def ordered(reading: Reading, states: dict[int, str], order: str) -> list[int]:
     """Return the ranks in an order of `ORDERS`."""
     key = ORDERS[order]
@@ -120,10 +115,6 @@ class Column(NamedTuple):
     """None if the rank has no such value."""
 
 
-def _percent(cpu: float | None) -> str | None:
-    return None if cpu is None else f"{cpu * 100:.0f}%"
-
-
 def _age(age_s: float | None) -> str | None:
     if age_s is None:
         return None
@@ -154,7 +145,7 @@ def _columns(reading: Reading) -> list[Column]:
         Column("RANK", rank_width, False, lambda row: str(row.rank)),
         Column("ROLE", max(4, role_width), True, lambda row: row.role or None),
         Column("STATE", 10, True, _state),
-        Column("CPU", 5, False, lambda row: _percent(row.cpu)),
+        Column("CPU", 5, False, lambda row: None if row.cpu is None else f"{row.cpu * 100:.0f}%"),
         Column("MEMORY", 8, False, lambda row: None if row.rss_bytes is None else size(row.rss_bytes)),
         Column("PROCS", 5, False, lambda row: None if row.processes is None else str(row.processes)),
         Column("STEP", 7, False, lambda row: None if row.step is None else str(row.step)),

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from supervise._story.wording import counted
-from supervise._views.top.columns import MARKS, STATES, Column, columns_for, severity, worst
+from supervise._views.top.columns import MARKS, STATES, Column, columns_for, severity
 from supervise._views.top.screen import Canvas, width_of
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _map(view: View, canvas: Canvas, start: int, most_rows: int) -> int:
         canvas.write(start, 0, str(ranks[first]).rjust(label), "dim")
         line = ranks[first : first + width * parts]
         for number in range(0, len(line), parts):
-            state = worst([view.states[rank] for rank in line[number : number + parts]])
+            state = min((view.states[rank] for rank in line[number : number + parts]), key=severity)
             canvas.write(start, label + 1 + number // parts, STATES.get(state, "?"), _style(state))
         start += 1
     if parts > 1:

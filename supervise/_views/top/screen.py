@@ -63,7 +63,7 @@ class Canvas:
         self.columns, self.rows = columns, rows
         self._lines: list[list[Cell]] = [[] for _ in range(rows)]
 
-    def write(self, row: int, column: int, text: str, style: str = "", *, end: int | None = None) -> int:
+    def write(self, row: int, column: int, text: str, style: str = "") -> int:
         """Write text, with a blank for each character that cannot be printed; return the column after it.
 
         Args:
@@ -71,14 +71,12 @@ class Canvas:
             column: The first column, from 0.
             text: The text; what does not fit is cut.
             style: Names of styles.
-            end: The column before which the text ends; None: the end of the row.
         """
-        end = self.columns if end is None else min(end, self.columns)
-        if not 0 <= row < self.rows or column >= end:
+        if not 0 <= row < self.rows or column >= self.columns:
             return column
         line = self._lines[row]
         line.extend([_BLANK] * (column - len(line)))
-        cells = list(_cells(text, style, end - column))
+        cells = list(_cells(text, style, self.columns - column))
         line[column : column + len(cells)] = cells
         _mend(line, column, column + len(cells))
         return column + len(cells)

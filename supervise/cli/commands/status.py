@@ -34,18 +34,13 @@ def status(words: Sequence[str]) -> int:
 
     def act(client: ControlClient) -> int:
         result = client.request("status", timeout_s=steering.REPLY_S)
-        _find_hangs(found.target, result)
+        if found.target.run is not None:  # the state is `hung` if the watchdog has reported a hang, and it continues
+            for rank, row in Reader(found.target.run).read(result, same_pids=False).ranks.items():
+                result["ranks"][str(rank)]["state"] = row.state
         steering.show(found, result, _lines(found.target, result))
         return 0
 
     return steering.steer("status", found.target, act)
-
-
-def _find_hangs(target: steering.Target, result: dict[str, Any]) -> None:
-    """Set the state of a rank to ``hung`` if the watchdog has reported a hang, and it continues."""
-    if target.run is not None:
-        for rank, row in Reader(target.run).read(result, same_pids=False).ranks.items():
-            result["ranks"][str(rank)]["state"] = row.state
 
 
 def _lines(target: steering.Target, result: dict[str, Any]) -> list[str]:

@@ -83,7 +83,6 @@ _WITHOUT_EFFECT = {
     "--event-log-handler": "the events are in events.jsonl of the run directory, with -v also on stderr",
 }
 """Option to the reason why it has no effect; a message shows the reason."""
-_BACKENDS = ("static", "c10d")
 FLAGS = ("standalone", "module", "no-python", "run-path", "virtual-local-rank")
 VALUES = (
     *("nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port", "local-addr", "role"),
@@ -119,7 +118,12 @@ def defaults(environ: Mapping[str, str]) -> list[str]:
 
 def _add_torchrun_options(parser: argparse.ArgumentParser, what: argparse._ArgumentGroup) -> None:
     """Add the options, in both spellings of torchrun. The help shows only ``--start-method``, in the group `what`."""
-    kinds = {"--rdzv-backend": _backend, "--logs-specs": _logs_specs}
+    refused = "supervise run needs no rendezvous server; give --nnodes, --node-rank and --master-addr"
+    plug_ins = "supervise run has no plug-ins for logs; pass logs_specs to supervise.start_processes"
+    kinds = {
+        "--rdzv-backend": partial(_one_of, ("static", "c10d"), refused),
+        "--logs-specs": partial(_one_of, ("default",), plug_ins),
+    }
     for name in ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--local-addr", "--logs-specs"):
         _add(parser, name, type=kinds.get(name, str))
     parser.set_defaults(notes=[])
@@ -146,23 +150,13 @@ def _note(name: str, why: str, _text: str) -> str:
 def _start_method(text: str) -> str:
     methods = GANG["start_method"].choices
     if text not in methods:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a start method; give {', '.join(methods)}")
+        _refuse(f"{text!r} is not a start method; give {', '.join(methods)}")
     return _note("--start-method", "it is for functions, and PROGRAM is executed", text)
 
 
-def _backend(text: str) -> str:
-    if text not in _BACKENDS:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: supervise run needs no rendezvous server; give --nnodes, --node-rank and --master-addr"
-        )
-    return text
-
-
-def _logs_specs(text: str) -> str:
-    if text != "default":
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: supervise run has no plug-ins for logs; pass logs_specs to supervise.start_processes"
-        )
+def _one_of(accepted: Sequence[str], why: str, text: str) -> str:
+    if text not in accepted:
+        _refuse(f"{text!r}: {why}")
     return text
 
 
@@ -753,16 +747,6 @@ def of(found: argparse.Namespace) -> OutputOptions:
 
 
 # The options of ``supervise run`` about its messages and its result
-
-
-def check_result(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
-    """Refuse options that contradict each other.
-
-    Raises:
-        SystemExit: With code 2 after an error message.
-    """
-    if found.quiet and found.verbose:
-        parser.error("-q and -v contradict each other; omit one of them")
 
 
 def _result_options() -> Iterable[_Option | str]:

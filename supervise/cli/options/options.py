@@ -153,7 +153,8 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
     groups.find_ranks(parser, found, parts, nnodes)
     groups.check_output(parser, found, nproc)
     groups.check_health(parser, found, parts)
-    groups.check_result(parser, found)
+    if found.quiet and found.verbose:
+        parser.error("-q and -v contradict each other; omit one of them")
     groups.check_stdin(parser, found, parts)
     settings = groups.gang_settings(found)
     redirects, tee = groups.streams(found.redirects, found.tee, nproc)

@@ -27,26 +27,6 @@ _MOST_RANKS = 1 << 16
 """The number of ranks of a gang whose roles are not known."""
 
 
-def count_workers(text: str, least: int = 1) -> int:
-    """Return the number of ranks for a number, `least` or more, ``auto``, ``cpu`` or ``gpu``.
-
-    Raises:
-        ValueError: `text` has another form, or no GPU was found; the text has the accepted values.
-    """
-    if text == "cpu":
-        return usable_cpus()
-    if text == "auto":
-        return _gpus()[0] or usable_cpus()
-    if text == "gpu":
-        count, reason = _gpus()
-        if not count:
-            raise ValueError(f"'gpu': {reason}; give a number, or cpu")
-        return count
-    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) >= least):
-        raise ValueError(f"{text!r} is not a valid number of ranks; give {least} or more, or auto, cpu or gpu")
-    return int(text)
-
-
 def allowed_cpus() -> int:
     """Return the number of CPUs on which this process may run."""
     try:
@@ -151,12 +131,22 @@ _NAME = re.compile("[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def worker_count(text: str, least: int = 1) -> int:
-    """Return the number of ranks of ``-n``, or of another setting with its smallest number."""
-    try:
-        return count_workers(text, least)
-    except ValueError as error:
+    """Return the number of ranks for a number, `least` or more, ``auto``, ``cpu`` or ``gpu``."""
+    if text == "cpu":
+        return usable_cpus()
+    if text == "auto":
+        return _gpus()[0] or usable_cpus()
+    if text == "gpu":
+        count, reason = _gpus()
+        if not count:
+            raise argparse.ArgumentTypeError(f"'gpu': {reason}; give a number, or cpu")
+        return count
+    if not is_count(text) or int(text) < least:
         mpirun = "; did you mean -n? (-np is mpirun's)" if text[:1] == "p" else ""
-        raise argparse.ArgumentTypeError(f"{error}{mpirun}") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a valid number of ranks; give {least} or more, or auto, cpu or gpu{mpirun}"
+        )
+    return int(text)
 
 
 def streams(text: str) -> Std | dict[int, Std]:
@@ -218,16 +208,7 @@ def span(nproc: int) -> str:
 
 
 def seconds(text: str) -> float:
-    """Return the seconds of a duration, 0 or more."""
-    if (value := _duration(text)) is None:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a valid duration; give seconds, or a unit, such as 0.5, 90s or 5m"
-        )
-    return value
-
-
-def _duration(text: str) -> float | None:
-    """Return the seconds of a duration, a number with an optional unit; None if `text` is not valid."""
+    """Return the seconds of a duration, a number with an optional unit, 0 or more."""
     number, unit = text[:-1], text[-1:]
     if text.endswith("ms"):
         number, unit = text[:-2], "ms"
@@ -236,8 +217,12 @@ def _duration(text: str) -> float | None:
     try:
         value = float(number) * _UNITS[unit]
     except ValueError:
-        return None
-    return value if 0 <= value <= LONGEST_S else None
+        value = math.nan
+    if not 0 <= value <= LONGEST_S:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a valid duration; give seconds, or a unit, such as 0.5, 90s or 5m"
+        )
+    return value
 
 
 def seconds_above_zero(why: str, text: str) -> float:

@@ -48,10 +48,13 @@ def settings_of(options: Options, envs: Mapping[int, dict[str, str]]) -> GangSet
         "watchdog": options.watchdog,
     }
     if options.file is not None:
+        from supervise.roles import Role
+
         for row in GANG.values():
             if row.role == "own":  # the roles have them
                 found.pop(row.name, None)
-        return cast("GangSettings", {**found, "roles": _roles(options)})
+        roles = [Role(name=part.role, **_work(part), **part.settings) for part in options.parts]
+        return cast("GangSettings", {**found, "roles": roles})
     [part] = options.parts
     return cast("GangSettings", found | _work(part))
 
@@ -76,12 +79,6 @@ def check_settings(options: Options, envs: Mapping[int, dict[str, str]]) -> None
     from supervise._gang.attempt import prepared
 
     prepared({**settings_of(options, envs), "logs_specs": DefaultLogsSpecs(os.devnull)})
-
-
-def _roles(options: Options) -> list[Any]:
-    from supervise.roles import Role
-
-    return [Role(name=part.role, **_work(part), **part.settings) for part in options.parts]
 
 
 def _numa(options: Options) -> Any:
