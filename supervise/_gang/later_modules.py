@@ -24,8 +24,11 @@ _ALWAYS = ("supervise._gang.runner", "json")
 _WITHOUT_PIDFDS = ("supervise._process.exits.thread",)
 _FUNCTIONS = ("mmap", "ast", "tokenize", "traceback", "unicodedata", "multiprocessing.util")
 """Modules for return values, and for what a rank that is forked runs before and after its function."""
-_FORKS = ("multiprocessing.resource_tracker",) if sys.version_info >= (3, 14) else ()
-"""Modules for a fork."""
+_FORKS = (
+    *(("multiprocessing.resource_tracker",) if sys.version_info >= (3, 14) else ()),
+    *(("_colorize",) if sys.version_info >= (3, 15) else ()),
+)
+"""Modules for a fork, and for the traceback of an exception in a rank that was forked."""
 _FORK_SERVER = ("supervise._process.exits.forkserver", "hmac")
 """Modules for fork servers. From Python 3.14 on, each request to the server is signed."""
 _BOUND = ("supervise._logs.trim",)

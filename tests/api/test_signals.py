@@ -164,6 +164,7 @@ with start_processes("saves", "sh", {0: args}) as context:
 """,
     "close": """
 context = start_processes("saves", "sh", {0: args})
+sys.stdin.readline()
 context.close()
 """,
 }
@@ -192,6 +193,7 @@ def test_t6_a_signal_that_is_not_the_second_one_leaves_the_grace(
     process = subprocess.Popen(
         [sys.executable, "-c", program],
         env={**os.environ, "SUPERVISE_GRACE": "1000", "PYTHONPATH": str(HERE.parents[1])},
+        stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -199,6 +201,8 @@ def test_t6_a_signal_that_is_not_the_second_one_leaves_the_grace(
         try:
             assert ear.hear() == "ready"
             if host == "close":
+                assert process.stdin is not None
+                process.stdin.close()
                 assert ear.hear() == "saving"
             process.send_signal(first)
             select.select([], [], [], after_s)

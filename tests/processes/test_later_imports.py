@@ -26,8 +26,9 @@ class Recorder:
             if "importlib" not in code.co_filename:
                 frames.append(f"{{code.co_filename}}:{{frame.f_lineno}} {{code.co_name}}")
             frame = frame.f_back
-        if loops or threading.current_thread() is not threading.main_thread():
-            print(name, "is imported by", threading.current_thread().name, *frames, sep="\n  ", flush=True)
+        thread = threading.current_thread()
+        if loops or (thread is not threading.main_thread() and thread.name != "of the test"):
+            print(name, "is imported by", thread.name, *frames, sep="\n  ", flush=True)
 
 sys.meta_path.insert(0, Recorder())
 import os, select, signal
@@ -117,7 +118,7 @@ CASES = {
     "probes": """
     import http.server, threading
     server = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, name="of the test", daemon=True).start()
     specs = DefaultLogsSpecs(folder, redirects=Std.ALL)
     port, more = server.server_port, {"logs_specs": specs, "alive_interval_s": 0.05}
     probes = [f"tcp:localhost:{port}", "exec:true", f"file:{folder}", "log:x"]
