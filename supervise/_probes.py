@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _KINDS = ("tcp", "unix", "http", "https", "file", "log", "exec")
+"""The kinds of probes. `Try` in `_gang/probing.py` has a method for each."""
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 
@@ -45,10 +46,14 @@ def parse(text: str, variables: Mapping[str, str] | None = None) -> Probe:
         return re.escape(known) if kind == "log" else known
 
     if kind not in _KINDS or not rest.strip():
-        forms = "tcp:[HOST:]PORT, unix:PATH, http://HOST/PATH, file:PATH, log:REGEX or exec:COMMAND"
+        forms = "tcp:[HOST:]PORT, unix:PATH, http[s]://HOST/PATH, file:PATH, log:REGEX or exec:COMMAND"
         raise ValueError(f"a probe is {forms}")
     if kind == "exec":
-        return Probe(kind, text, tuple(_VARIABLE.sub(value, word) for word in shlex.split(rest)))
+        try:
+            words = shlex.split(rest)
+        except ValueError as error:
+            raise ValueError(f"{error}; close it, or escape the quote") from None
+        return Probe(kind, text, tuple(_VARIABLE.sub(value, word) for word in words))
     rest = _VARIABLE.sub(value, rest)
     return Probe(kind, f"{kind}:{rest}", _target(kind, rest))
 
@@ -61,9 +66,13 @@ def _target(kind: str, rest: str) -> Any:
                 raise ValueError(f"{port!r} is not a port; give a number from 1 to 65535")
             return host.removeprefix("[").removesuffix("]") or "localhost", int(port)
         case "http" | "https":
-            found = urlsplit(f"{kind}:{rest}")
-            if not found.hostname or not rest.isascii() or found.port == 0 or " " in rest:
-                raise ValueError("give a URL, such as http://127.0.0.1:8000/health")
+            try:
+                found = urlsplit(f"{kind}:{rest}")
+                valid = found.hostname and rest.isascii() and found.port != 0 and " " not in rest
+            except ValueError:  # a port above 65535, or a bracket without its pair
+                valid = False
+            if not valid:
+                raise ValueError("give a URL, such as http://127.0.0.1:8000/health, with a port from 1 to 65535")
             return found
         case "log":
             try:

@@ -33,7 +33,7 @@ _alive: weakref.WeakSet[ControlServer] = weakref.WeakSet()
 
 
 class ControlServer:
-    """Answers the requests that arrive at a socket file, for one gang, until `close`."""
+    """Accepts clients at a socket file, for one gang, until `close`. `clients.Connection` answers their requests."""
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from supervise._core.backoff import Backoff
+from supervise._printable import ending, one_line
 from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
@@ -444,8 +445,14 @@ def _start_error(gang: HostsGang) -> BaseException:
             return SuperviseError(f"host {number} did not start its ranks: {host.lost}")
     failed = [number for number in gang.causes if gang.hosts[number].failed_first is not None]
     if failed:
-        rank = gang.hosts[failed[0]].failed_first
-        return SuperviseError(f"local rank {rank} of host {failed[0]} failed before all hosts had started")
+        number, host = failed[0], gang.hosts[failed[0]]
+        failure = None if host.result is None else host.result.failures.get(host.failed_first or 0)
+        how = "" if failure is None else f": {ending(failure.exitcode)}"
+        if failure is not None and isinstance(failure.message, dict):  # the exception that it has recorded
+            said = str(failure.message.get("message")).partition("\n")[0]
+            how = f"{how}, {one_line(said)}"
+        who = f"local rank {host.failed_first} of host {number}"
+        return SuperviseError(f"{who} failed before all hosts had started{how}")
     return SuperviseError("the gang ended before its start was complete")
 
 

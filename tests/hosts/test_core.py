@@ -77,7 +77,17 @@ def test_a_failure_before_all_ranks_have_reported_that_they_are_ready_fails_the_
     assert stops(decide(gang, steps.RankFailed(0, 0, 0), 0)) == [0, 1]
     decide(gang, steps.HostEnded(0, 0, ended()), 0)
     [_, end] = decide(gang, steps.HostEnded(0, 1, ended("stopped")), 0)
-    assert "local rank 0 of host 0 failed before all hosts had started" in str(end.error)
+    assert str(end.error) == "local rank 0 of host 0 failed before all hosts had started: exit code 3"
+
+
+def test_the_error_of_a_start_has_the_exception_of_the_rank_that_failed_first():
+    """Its first line, on one line."""
+    gang, result = launching(notifies=True), ended()
+    result.failures[0].message = {"message": "ValueError: no\x07data\nand more", "extraInfo": {}}
+    decide(gang, steps.RankFailed(0, 0, 0), 0)
+    decide(gang, steps.HostEnded(0, 0, result), 0)
+    [_, end] = decide(gang, steps.HostEnded(0, 1, ended("stopped")), 0)
+    assert str(end.error).endswith(": exit code 3, ValueError: nodata")
 
 
 def test_a_failure_while_a_host_cannot_be_launched_stops_the_others_and_fails_the_start():

@@ -64,7 +64,7 @@ def refused(**settings: Any) -> str:
 @pytest.mark.parametrize(
     ("ready", "complaint"),
     [
-        ("nptify", "ready is 'nptify'; it is one of exec, notify, exit; a probe is tcp:[HOST:]PORT, unix:PATH, http:"),
+        ("nptify", "ready is 'nptify'; it is one of exec, notify, exit; a probe is tcp:[HOST:]PORT, unix:PATH, http"),
         ("nptify", "file:PATH, log:REGEX or exec:COMMAND"),
         ("tcp:", "ready is 'tcp:'; a probe is tcp:[HOST:]PORT"),
         ("tcp:http", "ready is 'tcp:http'; 'http' is not a port; give a number from 1 to 65535"),
@@ -74,7 +74,9 @@ def refused(**settings: Any) -> str:
         ("http://localhost:x/", "ready is 'http://localhost:x/'; "),
         ("log:(", "its pattern is not a regular expression"),
         ("exec: ", "ready is 'exec: '; a probe is tcp:"),
-        ("exec:sh -c 'echo", "No closing quotation"),
+        ("exec:sh -c 'echo", "No closing quotation; close it, or escape the quote"),
+        ("http://localhost:99999/", "health, with a port from 1 to 65535"),
+        ("http://[::1/", "give a URL, such as http://127.0.0.1:8000/health"),
         ([], "ready is []; give a text or a list of texts"),
         (["notify", 3], "ready is ['notify', 3]; give a text or a list of texts"),
         (8000, "ready is 8000; give a text or a list of texts"),
