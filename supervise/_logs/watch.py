@@ -307,10 +307,11 @@ class _Hub:
         while True:
             woken.poll(POLL_MS if self._polled else None)
             with _lock:
-                if self.ended:
-                    self.close()
-                    return
-                changed = self._changes()
+                ended = self.ended
+                changed = [] if ended else self._changes()
+            if ended:  # without the lock, because the kernel takes up to 20 ms, and another gang may begin to watch
+                self.close()
+                return
             for watched in changed:
                 try:
                     watched.changed()

@@ -5,6 +5,7 @@ import os
 import threading
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -73,6 +74,29 @@ def test_nothing_is_left_after_the_last_cancel(way, log):
     assert hub_is_gone()
     assert fds() <= before
     second.cancel()
+
+
+def test_a_hub_that_closes_keeps_nobody_from_watching(log):
+    """The kernel takes up to 20 ms for it."""
+    made = watch(str(log), lambda: None)
+    real, begun, may_end = made.hub._inotify, threading.Event(), threading.Event()
+
+    def close() -> None:
+        begun.set()
+        may_end.wait(TIMEOUT_S)
+        real.close()
+
+    made.hub._inotify = SimpleNamespace(close=close)
+    made.cancel()
+    assert begun.wait(TIMEOUT_S)
+    next_one = threading.Thread(target=lambda: watch(str(log), lambda: None).cancel())
+    next_one.start()
+    next_one.join(TIMEOUT_S / 2)
+    is_kept = next_one.is_alive()
+    may_end.set()
+    next_one.join(TIMEOUT_S)
+    assert not is_kept
+    assert hub_is_gone()
 
 
 def test_two_watches_on_one_path_are_both_told_and_one_outlives_the_other(way, log):
