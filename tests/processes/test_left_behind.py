@@ -52,6 +52,41 @@ def test_k1_what_a_rank_that_has_ended_left_in_its_group_dies_with_the_host(tmp_
         ear.close()
 
 
+SAVES = """
+trap 'sh -c "sleep 0.3; echo saved > $EAR"; exit' TERM
+exec 3<> $1
+echo up > $EAR
+while :; do read word <&3; done
+"""
+"""It waits without a child, which might not have got a signal that came while it was forked."""
+CLOSES = """
+many = "for _ in 1 2 3 4; do sh {path} {hold} & done"
+gang = Supervisor.start(name="g", entrypoint="sh", args={{0: ("-c", many)}}, grace=1000)
+gang.ask(Start())
+sys.stdin.readline()
+gang.ask(Close())
+gang.stop()
+"""
+
+
+@pytest.mark.parametrize("without", ["", "group", "pidfd"])
+def test_a_stop_does_not_signal_what_its_own_signal_has_started(tmp_path, monkeypatch, without):
+    """A handler of a process that was left saves by a program; SIGTERM reaches those that ran, as by `killpg`."""
+    monkeypatch.setenv("SUPERVISE_WITHOUT", without)
+    (tmp_path / "saves.sh").write_text(SAVES)
+    ear, hold = Fifo(tmp_path / "ear"), Fifo(tmp_path / "hold")
+    try:
+        with Host(CLOSES.format(path=tmp_path / "saves.sh", hold=hold.path), ear=ear.path) as host:
+            assert [ear.hear() for _ in range(4)] == ["up"] * 4
+            host.process.stdin.write(b"close\n")
+            host.process.stdin.flush()
+            assert [ear.hear() for _ in range(4)] == ["saved"] * 4
+            assert host.exit_code() == 0
+    finally:
+        ear.close()
+        hold.close()
+
+
 @pytest.mark.parametrize("how", [{"timeout": 0.2}, {"death_sig": SIGKILL}])
 @pytest.mark.parametrize("first", ["failed", "running"])
 def test_s10_a_close_bounds_what_is_done_about_who_left_the_groups(tmp_path, how, first):

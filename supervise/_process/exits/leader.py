@@ -435,10 +435,14 @@ class GroupLeader(ABC):
         return held
 
     def _signal_members(self, sig: signal.Signals) -> bool:
-        """Signal each member of the group, also members that are forked meanwhile, without the number of the group."""
+        """Signal each member of the group, without the number of the group.
+
+        SIGKILL also reaches members that are forked meanwhile. Another signal does not, because the handlers of the
+        members may have started them, for instance to save.
+        """
         tried: set[int] = set()
         reached = False
-        for _ in range(_ROUNDS):
+        for _ in range(_ROUNDS if sig == signal.SIGKILL else 1):
             try:
                 new = [member for member in self.members() if member.pid not in tried]
             except OSError:  # too few descriptors for a scan: signal the known members; the Worker repeats it
