@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import psutil
 import pytest
@@ -99,7 +100,8 @@ def with_late_deadline(breaking, pid, kind):
 
     def set_late(set_timer, runner, action):
         if action.name == "kill":
-            runner._loop.post(late, runner)  # behind the orders of the signal
+            # Behind the orders of the signal, and behind the search for members that these orders plan
+            runner._loop.post(runner._loop.call_later, 0, partial(late, runner))
         else:
             set_timer(runner, action)
 
