@@ -52,7 +52,7 @@ def parse(text: str, variables: Mapping[str, str] | None = None) -> Probe:
         try:
             words = shlex.split(rest)
         except ValueError as error:
-            raise ValueError(f"{error}; close it, or escape the quote") from None
+            raise ValueError(f"{error}; close each quotation, and double a backslash at the end") from None
         return Probe(kind, text, tuple(_VARIABLE.sub(value, word) for word in words))
     rest = _VARIABLE.sub(value, rest)
     return Probe(kind, f"{kind}:{rest}", _target(kind, rest))

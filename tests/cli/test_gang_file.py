@@ -272,7 +272,7 @@ WRONG = {
     "env = { RANK = 1 }\n[roles.a]\ncommand = 'true'": "supervise sets RANK in each rank; omit it",
     "[roles.a]": "roles.a: command is missing; give a text or a list",
     "[roles]\na = 3": "roles.a is 3; give a table with a command",
-    '[roles.a]\ncommand = "sh \'x"': '"sh \'x": No closing quotation; close it, or escape the quote',
+    '[roles.a]\ncommand = "sh \'x"': '"sh \'x": No closing quotation; close each quotation, and double',
     "[roles.a]\ncommand = []": "roles.a: command is []; give a text or a list",
     "[roles.a]\ncommand = 'true'\nconut = 2": "roles.a: 'conut' is not a key; did you mean 'count'?",
     "[roles.a]\ncommand = 'true'\ncount = -1": "roles.a: count: '-1' is not a valid number of ranks; give 0 or more,",

@@ -355,7 +355,9 @@ class GangFile:
         try:
             words = shlex.split(value) if isinstance(value, str) else value
         except ValueError as error:
-            raise self._error(f"{where}: command is {value!r}: {error}; close it, or escape the quote") from None
+            raise self._error(
+                f"{where}: command is {value!r}: {error}; close each quotation, and double a backslash at the end"
+            ) from None
         if isinstance(value, str):
             self._check_shell(where, value)
         if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words) or not words[0]:
