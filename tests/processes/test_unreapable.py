@@ -93,10 +93,13 @@ def with_late_deadline(breaking, pid, kind):
         return not living(pid) and (kind != "forkserver" or not psutil.pid_exists(pid))  # whose server reaps
 
     def late(runner):
-        deadline_s, pause = time.monotonic() + PATIENCE_S, threading.Event()
+        deadline_s, pause = time.monotonic() + 0.3, threading.Event()
         while not is_over() and time.monotonic() < deadline_s:
             pause.wait(0.005)
-        expire(runner, "kill")
+        if is_over():
+            expire(runner, "kill")
+        else:  # a process that the kernel blocks is spared for a moment, and then killed by the loop
+            runner._loop.call_later(0.01, partial(late, runner))
 
     def set_late(set_timer, runner, action):
         if action.name == "kill":
