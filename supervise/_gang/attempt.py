@@ -373,12 +373,9 @@ def prepared(settings: GangSettings) -> GangSpec:
             _check_probes(spec, part)
     limits.check_arguments(
         [
-            (
-                rank,
-                argv_of(part.what, found["args"][rank], rank) if part.kind == "binary" else (),
-                found["envs"][rank],
-            )
+            (rank, () if program is None else argv_of(program, found["args"][rank], rank), found["envs"][rank])
             for part in parts
+            for program in [part.entrypoint if isinstance(part.entrypoint, str) else None]
             for rank in part.ranks
             if part.start_method in (None, "spawn")
         ],
@@ -521,7 +518,7 @@ def _launcher(
             f"{spec.title(rank)}: ready has a probe of its log, and its output is not written to a"
             " file; redirect it or tee it"
         )
-    binary = part.kind == "binary"
+    binary = isinstance(part.entrypoint, str)
     take = spec.pickled.get if spec.restart_policy else spec.pickled.pop  # the last launch closes copied descriptors
     own = {**attempt.envs[rank], **contained.env(rank)}
     if spec.notifies:

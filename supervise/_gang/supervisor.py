@@ -12,7 +12,7 @@ from supervise._core import steps
 from supervise._core.verdict import judge
 from supervise._gang import later_modules, orders, shutdown
 from supervise._gang.asks import GangShell, as_signal, checked_ranks, requested_ranks
-from supervise._runtime.actor import StoppingRef
+from supervise._runtime.actor import LoopRef
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import check_timeout
 from supervise._settings import GRACE_S, Containment, KillMode, Strategy
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _PROMPT_S = 5.0
 
 
-class SupervisorRef(StoppingRef):
+class SupervisorRef(LoopRef):
     """The reference to a Supervisor that `Supervisor.start` returns: a `pykka.ActorRef` whose replies have types.
 
     As a context manager, the reference stops the Supervisor at the end of the block, which closes the gang. The
@@ -104,6 +104,8 @@ class Supervisor(GangShell):
     gang. The stop is answered when three conditions hold: every process is reaped, every wait is answered, and none of
     the gang's actors is in pykka's registry.
     """
+
+    _ref_class = SupervisorRef
 
     def __init__(
         self,
@@ -255,7 +257,6 @@ class Supervisor(GangShell):
         from supervise._gang.runner import GangRunner  # lazy: a spawned rank imports this module without using it
 
         super().__init__(attempt.spec.name, own_thread=own_thread)
-        self._actor_ref = SupervisorRef(self)
         self._control: ControlServer | None = None
         self._runner = GangRunner(attempt, self, self._replies, self._subscribers, listener)
 

@@ -288,16 +288,14 @@ class Worker(LoopActor):
     def _report_exit(self, ended: Exit, ended_ns: int) -> None:
         assert self._process is not None  # noqa: S101
         self._reaped = True
-        self._unwatch_all()
         if self._patience is not None:
             self._patience.cancel()
-        if self._launched is not None and self._launched.status is not None:
-            self._launched.status.close()
         # The channel is already closed if this rank was reported as unkillable before
         kind = self._outcome.kind() if self._outcome is not None and self._outcome.fd >= 0 else None
         has_value = kind in ("value", "None")
         group_left = self._process.group_alive()
         if group_left:
+            self._unwatch_all()
             self._stay_under_lifeline()
         else:
             self._let_go()
@@ -461,7 +459,7 @@ class Worker(LoopActor):
 
     def _watch(self, fd: int, callback: Any) -> None:
         self._watched.add(fd)
-        self.loop.watch(fd, lambda: self._guarded(callback))
+        self.loop.watch(fd, partial(self._guarded, callback))
 
     def _guarded(self, callback: Any) -> None:
         try:
@@ -479,21 +477,25 @@ class Worker(LoopActor):
             self._unwatch(fd)
 
     def _let_go(self) -> None:
-        self._unwatch_all()
+        if self._watched:
+            self._unwatch_all()
         if self._sparing is not None:
             self._sparing.cancel()
         self._members = []
         self._slots.processes.pop(self._rank, None)
         if self._launched is not None and self._launched.status is not None:
             self._launched.status.close()
-        lifeline.release(self._read_end)
-        self._read_end = -1
+        if self._read_end >= 0:
+            lifeline.release(self._read_end)
+            self._read_end = -1
         if self._process is not None:
             self._process.close()
             self._process = None
 
     def _stay_under_lifeline(self) -> None:
         """Keep the lifeline for members that are left in the group of the reaped process."""
-        line = self._launched.line if self._launched is not None else None
-        if line is not None:
-            self._read_end = line.leader_reaped(self._pid, self._read_end)
+        launched = self._launched
+        if launched is not None and launched.status is not None:
+            launched.status.close()
+        if launched is not None and launched.line is not None:
+            self._read_end = launched.line.leader_reaped(self._pid, self._read_end)

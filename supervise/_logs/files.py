@@ -37,11 +37,14 @@ def move_aside(path: str) -> bool:
     Raises:
         OSError: The file cannot be renamed; ``filename`` is its path.
     """
-    folder, name = os.path.split(path)
     try:
-        at = open_folder(folder)
+        os.lstat(path)  # almost always, there is no file
     except FileNotFoundError:
         return False
+    except OSError:  # `open_folder` raises it
+        pass
+    folder, name = os.path.split(path)
+    at = open_folder(folder)
     try:
         found = os.lstat(name, dir_fd=at)
         if not stat.S_ISREG(found.st_mode) or not (found.st_size or is_mark(found)):

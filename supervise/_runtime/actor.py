@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import uuid
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import pykka
@@ -21,11 +22,8 @@ if TYPE_CHECKING:
     from supervise._runtime.loop import Loop
 
 
-# `StoppingRef`: a reference to an actor that is a context manager
-
-
-class StoppingRef(pykka.ActorRef[Any]):
-    """A reference whose ``with`` block stops the actor at its end."""
+class LoopRef(pykka.ActorRef[Any]):
+    """A reference to a `LoopActor`. A ``with`` block stops the actor at its end."""
 
     def __enter__(self) -> Self:
         return self
@@ -34,42 +32,50 @@ class StoppingRef(pykka.ActorRef[Any]):
         """Stop the actor; return when it has ended."""
         self.stop()
 
+    def tell(self, message: Any) -> None:
+        """Send a message without a reply, as any pykka ref does, but in a third of its calls.
+
+        Raises:
+            pykka.ActorDeadError: The actor has ended.
+        """
+        inbox, stopped = cast("Inbox", self.actor_inbox), cast("_Stopped", self.actor_stopped)
+        actor = inbox.actor
+        if actor is None or stopped._flag or stopped._process is not _process:  # `is_set` without its call
+            raise pykka.ActorDeadError(f"{self} not found")
+        inbox.loop.post(actor.dispatch, message)
+
 
 class Inbox:
-    """Inbox of an actor. It posts each envelope to the loop."""
+    """Inbox of an actor. It posts each message to the loop."""
 
-    __slots__ = ("_actor", "loop")
+    __slots__ = ("actor", "loop")
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
-        self._actor: LoopActor | None = None
-
-    def bind(self, actor: LoopActor | None) -> None:
-        """Deliver to `actor` from now on. None: the actor has ended, so `put` refuses envelopes."""
-        self._actor = actor
+        self.actor: LoopActor | None = None
+        """The actor between its start and its end. Without it, `put` refuses envelopes."""
 
     def put(self, envelope: Envelope[Any], /) -> None:
         """Post `envelope` to the actor. If the actor has ended, `envelope` gets an error as its reply at once."""
-        actor = self._actor
+        actor = self.actor
         if actor is None:
-            self.refuse(envelope, "actor")
+            self.refuse(envelope.message, envelope.reply_to, "actor")
         else:
-            self.loop.post(actor.dispatch, envelope)
+            self.loop.post(actor.dispatch, envelope.message, envelope.reply_to)
 
     def get(self) -> Envelope[Any]:
-        """Raise, because the loop delivers envelopes and no thread reads an inbox."""
+        """Raise, because the loop delivers messages and no thread reads an inbox."""
         raise NotImplementedError
 
     def empty(self) -> bool:
         """Return True, because the inbox stores no envelope."""
         return True
 
-    def refuse(self, envelope: Envelope[Any], who: object) -> None:
-        """Reply to an envelope that no actor will handle: None to a stop, as pykka does; an error to other messages."""
-        reply = envelope.reply_to
+    def refuse(self, message: Any, reply: pykka.Future[Any] | None, who: object) -> None:
+        """Reply to a message that no actor will handle: None to a stop, as pykka does; an error to other messages."""
         if reply is None:
             return
-        if isinstance(envelope.message, pykka_messages._ActorStop):
+        if isinstance(message, pykka_messages._ActorStop):
             reply.set(None)
             return
         error = pykka.ActorDeadError(f"{who} stopped before handling the message")
@@ -147,14 +153,19 @@ class LoopActor(pykka.Actor):
     ends_with_its_thread = True
     """Whether the actor is dead in a forked child, which lacks the actor's thread."""
 
-    def __init__(self, loop: Loop) -> None:
-        """Make the actor. `start` also registers the actor and queues `on_start` as its first envelope."""
-        self.loop: Loop = loop
-        super().__init__()
-        self.actor_stopped: threading.Event = _Stopped()
-        self.actor_ref.actor_stopped = self.actor_stopped
+    actor_ref: Any = None
+    """The reference to this actor: an attribute, where pykka has a property."""
+    _ref_class: type[LoopRef] = LoopRef
 
-    def _create_actor_inbox(self) -> Inbox:  # type: ignore[override]  # pykka calls it on the instance
+    def __init__(self, loop: Loop) -> None:
+        """Make the actor. `start` also registers the actor and queues `on_start` as its first callback."""
+        self.loop: Loop = loop
+        self.actor_urn = uuid.uuid4().urn  # all that the constructor of pykka does, without a second event and ref
+        self.actor_inbox = self._inbox = self._create_actor_inbox()
+        self.actor_stopped: threading.Event = _Stopped()
+        self.actor_ref = self._ref_class(self)
+
+    def _create_actor_inbox(self) -> Inbox:  # type: ignore[override]  # called on the instance
         return Inbox(self.loop)
 
     @staticmethod
@@ -162,8 +173,9 @@ class LoopActor(pykka.Actor):
         return Reply()
 
     def _start_actor_loop(self) -> None:
-        self._inbox.bind(self)  # strong: a ref holds its actor only weakly
-        self.loop.post(self._begin)
+        self._inbox.actor = self  # strong: a ref holds its actor only weakly
+        if type(self).on_start is not pykka.Actor.on_start:
+            self.loop.post(self._begin)
 
     def _begin(self) -> None:
         try:
@@ -171,15 +183,14 @@ class LoopActor(pykka.Actor):
         except BaseException as error:
             self._crashed(error)
 
-    def dispatch(self, envelope: Envelope[Any]) -> None:
-        """Handle one envelope. The loop's thread calls this method."""
-        stopped: Any = self.actor_stopped
-        if stopped._flag or stopped._process is not _process:  # `is_set` without its call, at each message
-            self._inbox.refuse(envelope, self.actor_ref)
+    def dispatch(self, message: Any, reply: pykka.Future[Any] | None = None) -> None:
+        """Handle one message. The loop's thread calls this method."""
+        stopped = cast("_Stopped", self.actor_stopped)
+        if stopped._flag or stopped._process is not _process:
+            self._inbox.refuse(message, reply, self.actor_ref)
             return
-        reply = envelope.reply_to
         try:
-            response = self._handle_receive(envelope.message)
+            response = (self._handle_receive if type(message) in _OF_PYKKA else self.on_receive)(message)
         except BaseException as error:
             if reply is not None:
                 reply.set_exception(sys.exc_info())
@@ -192,8 +203,6 @@ class LoopActor(pykka.Actor):
                 reply.set(response)
 
     def _handle_receive(self, message: Any) -> Any:
-        if type(message) not in _OF_PYKKA:  # the first check, because most messages are not
-            return self.on_receive(message)
         if isinstance(message, pykka_messages._ActorStop):
             return self.on_stop_request()
         return super()._handle_receive(message)
@@ -207,16 +216,7 @@ class LoopActor(pykka.Actor):
         """End this actor now: remove it from pykka's registry, and let its inbox refuse further messages."""
         if not self.actor_stopped.is_set():
             self._stop()
-            self._unbind()
-
-    def _unbind(self) -> None:
-        self._inbox.bind(None)
-
-    @property
-    def _inbox(self) -> Inbox:
-        inbox = self.actor_inbox
-        assert isinstance(inbox, Inbox)  # noqa: S101 - `_create_actor_inbox` made it
-        return inbox
+            self._inbox.actor = None
 
     def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
         """Return whether an error that left a handler ends this actor.
@@ -239,4 +239,4 @@ class LoopActor(pykka.Actor):
         """End the actor as pykka does after an error: log the error, but do not call `on_stop`."""
         if not self.actor_stopped.is_set():
             self._handle_failure(type(error), error, error.__traceback__)
-            self._unbind()
+            self._inbox.actor = None

@@ -233,7 +233,10 @@ class Loop:
                 callback, args = ready.popleft()
             except IndexError:  # after the end, a thread that posts also empties the queue
                 return
-            self._guard(callback, *args)
+            try:
+                callback(*args)
+            except BaseException:
+                self._log_unhandled()
 
     def _fire_timers(self) -> None:
         timers = self._timers
@@ -261,8 +264,11 @@ class Loop:
         try:
             callback(*args)
         except BaseException:
-            with contextlib.suppress(BaseException):  # a logging handler of the application may raise, too
-                log.exception("unhandled exception in a callback of %s", self._name)
+            self._log_unhandled()
+
+    def _log_unhandled(self) -> None:
+        with contextlib.suppress(BaseException):  # a logging handler of the application may raise, too
+            log.exception("unhandled exception in a callback of %s", self._name)
 
 
 def _nobody(_error: BaseException) -> None:

@@ -330,7 +330,7 @@ class SupervisorShell(LoopActor, Generic[End]):
     def _abandon(self) -> None:
         """End an actor whose start has failed."""
         self._release()
-        self._unbind()
+        self._inbox.actor = None
         pykka.ActorRegistry.unregister(self.actor_ref)
 
     # Steps and errors

@@ -17,7 +17,7 @@ from pykka import messages as pykka_messages
 from pykka._envelope import Envelope
 
 from supervise._runtime import fork_hooks
-from supervise._runtime.actor import Inbox, LoopActor, StoppingRef
+from supervise._runtime.actor import Inbox, LoopActor, LoopRef
 from supervise._runtime.future import Reply
 from supervise._runtime.wakeup import remaining
 from supervise._tree.monitor import LOST, NOPROC, watch
@@ -201,12 +201,12 @@ class TreeInbox(Inbox):
             reply.fail(error)
         return reply
 
-    def refuse(self, envelope: Envelope[Any], who: object) -> None:
+    def refuse(self, message: Any, reply: pykka.Future[Any] | None, who: object) -> None:
         """Reply with the end of the tree if that is the reply to the message; otherwise with an error."""
-        if envelope.reply_to is not None and self.replies_late(envelope.message):
-            envelope.reply_to.set(self.late_reply())
+        if reply is not None and self.replies_late(message):
+            reply.set(self.late_reply())
         else:
-            super().refuse(envelope, who)
+            super().refuse(message, reply, who)
 
 
 def _copy(error: BaseException | None) -> Any:
@@ -247,7 +247,7 @@ class TreeSettings(TypedDict, total=False):
     event_sink: Sink | None
 
 
-class TreeRef(StoppingRef):
+class TreeRef(LoopRef):
     """The reference to a tree that `ActorSupervisor.start` returns: a `pykka.ActorRef` whose replies have types.
 
     As a context manager, the reference stops the tree at the end of the block. The block ends when no child is left.

@@ -94,6 +94,8 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
     to the stop comes when no child is left.
     """
 
+    _ref_class = TreeRef
+
     def __init__(
         self,
         *,
@@ -119,7 +121,6 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
         """
         specs = checked_specs(name, children, strategy, restart_policy, event_sink)
         super().__init__(name)
-        self._actor_ref = TreeRef(self)
         self._name = name
         self._policy = restart_policy or RestartPolicy()
         self._tree = ts.Tree(strategy, self._policy)

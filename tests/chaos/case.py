@@ -245,7 +245,7 @@ def _describe(seen: _Seen) -> str:
     pid = seen.pid
     text = f"pid {pid}, {seen.state}, child of {seen.parent}"
     with suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").strip()
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         kept = [line.replace("\t", " ") for line in lines if line.startswith(("State", "ShdPnd", "SigPnd"))]
         text += f" ({words}; {', '.join(kept)})"

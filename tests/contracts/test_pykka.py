@@ -69,6 +69,12 @@ def test_start_creates_the_inbox_on_the_instance_registers_and_starts_the_loop(p
     assert order == sorted(order), NEW_PYKKA + "the order of a start"
 
 
+def test_the_constructor_sets_these_attributes(probe):
+    """The constructor of an actor of ours sets the same, and calls no other."""
+    of_pykka = {name.removeprefix("_") for name in vars(probe)} - {"mark", "began"}
+    assert of_pykka == {"actor_urn", "actor_inbox", "actor_stopped", "actor_ref"}, NEW_PYKKA + "the constructor"
+
+
 def test_a_ref_holds_its_actor_only_weakly():
     ref = _Probe("set before").actor_ref
     assert ref._actor_weakref() is None, NEW_PYKKA + "a ref holds its actor; the loop need not any more"

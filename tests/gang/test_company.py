@@ -221,7 +221,7 @@ def test_a_stop_is_answered_when_the_descriptors_are_given_back(breaking):
         answered.set()
 
 
-@pytest.mark.parametrize("place", ["note for the end of the interpreter", "binding of an inbox", "post to a loop"])
+@pytest.mark.parametrize("place", ["note for the end of the interpreter", "begin of an actor"])
 def test_a_supervisor_whose_start_is_interrupted_behind_its_thread_is_gone(breaking, place):
     """By a handler of signals that raises, in the last steps of the start; nobody has a ref of it to stop it."""
     main, raised = threading.get_ident(), []

@@ -23,7 +23,7 @@ from supervise import (
 )
 from supervise.messages import WorkerExited
 from tests.hosts.engine import ROOT, ProcessEngine, lost_node
-from tests.hosts.gangs import FOREVER, READY, RUNS, Gang, watched
+from tests.hosts.gangs import FOREVER, READY, RUNS, Gang, keeper_of, watched
 from tests.hosts.world import do_not_wait_for_the_lease
 from tests.patience import PATIENCE_S
 
@@ -227,19 +227,6 @@ def test_a_killed_keeper_ends_the_gang(gangs: Any):
         os.kill(keeper_of(gang.engine.hosts[0].process.pid), SIGKILL)
         assert processes.gone_within(LEASE_S + SOON_S)
     check_lost(gang.wait(), 0, why="the keeper of the lease has ended")
-
-
-def keeper_of(host: int) -> int:
-    """Return the pid of a host's keeper."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_text().split("\0")
-            except OSError:
-                continue
-            if len(words) > 5 and words[3].endswith("keeper.py") and words[4] == str(host):
-                return int(entry.name)
-    raise AssertionError("there is no keeper")
 
 
 def test_hosts_that_are_made_at_different_times_start(gangs: Any):

@@ -16,7 +16,7 @@ import pytest
 
 from supervise._hosts import keeper
 from supervise._hosts.keeper import start_time
-from tests.hosts.gangs import Watched
+from tests.hosts.gangs import Watched, keeper_of
 from tests.patience import PATIENCE_S
 
 HOST = """
@@ -186,17 +186,6 @@ def test_a_thaw_behind_the_lease_ends_ranks_and_host(short: Host):
     assert short.alive() == []
 
 
-def keeper_of(host: int) -> int:
-    """The pid of the keeper, which is no child of the host."""
-    want = ["keeper.py", str(host)]
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            words = (entry / "cmdline").read_text().split("\0") if entry.name.isdigit() else []
-            if len(words) > 5 and [Path(words[3]).name, words[4]] == want:
-                return int(entry.name)
-    raise AssertionError("there is no keeper")
-
-
 def await_known(keeper: int, rank: int) -> None:
     """Wait until the keeper holds a pidfd of a rank."""
     infos, deadline_s = Path(f"/proc/{keeper}/fdinfo"), time.monotonic() + PATIENCE_S
@@ -306,13 +295,8 @@ class Kept:
 
     @property
     def pid(self) -> int:
-        """The pid of the keeper, which is not a child of the process that started it."""
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError):
-                words = (entry / "cmdline").read_text().split("\0") if entry.name.isdigit() else []
-                if len(words) > 5 and words[3:5] == [keeper.__file__, str(self.host.pid)]:
-                    return int(entry.name)
-        raise AssertionError("there is no keeper")
+        """The pid of the keeper."""
+        return keeper_of(self.host.pid)
 
     def await_known(self, rank: int) -> None:
         await_known(self.pid, rank)

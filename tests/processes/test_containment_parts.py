@@ -155,8 +155,9 @@ def test_of_processes_older_than_this_one_nothing_but_the_age_is_read(monkeypatc
 
 def test_the_marker_of_an_outer_gang_stays(monkeypatch):
     """What a gang within a rank leaves behind is the outer gang's, too."""
-    outer, inner = make("sweep", "outer"), make("sweep", "inner")
+    outer = make("sweep", "outer")
     monkeypatch.setenv(marker.VARIABLE, outer.env(2)[marker.VARIABLE])
+    inner = make("sweep", "inner")
     with running(WAITS, inner.env(12)) as pid:
         assert pids_and_ranks(outer) == {(pid, 2)}
         assert pids_and_ranks(inner) == {(pid, 12)}
@@ -815,7 +816,7 @@ def test_p4_the_marker_of_every_start_is_known_again(monkeypatch):
     """Also in a gang within a gang; of no other gang."""
     monkeypatch.setenv(marker.VARIABLE, "outer:4")
     token = marker.new_token()
-    monkeypatch.setenv(marker.VARIABLE, marker.value(token, 12))
+    monkeypatch.setenv(marker.VARIABLE, f"{marker.of_gang(token)}:12")
     whole = b"A=1\0" + f"{marker.VARIABLE}={os.environ[marker.VARIABLE]}".encode() + b"\0Z=2\0"
     assert marker.number_in_environment(whole, token) == 12
     assert marker.number_in_environment(whole, "outer") == 4

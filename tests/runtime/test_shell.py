@@ -14,7 +14,7 @@ from supervise._gang import shutdown
 from supervise._hosts.plan import make_plan
 from supervise._hosts.supervisor import HostsSupervisor
 from supervise._runtime import loop as loop_module
-from supervise._runtime.actor import Inbox
+from supervise._runtime.actor import LoopActor
 from supervise._runtime.shell import with_jitter
 from supervise._tree import lives
 from tests.patience import PATIENCE_S
@@ -46,7 +46,8 @@ def start(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(loop_module.select, "epoll"), (loop_module._threads, "start"), (Inbox, "bind")]
+    ("owner", "name"),
+    [(loop_module.select, "epoll"), (loop_module._threads, "start"), (LoopActor, "_start_actor_loop")],
 )
 def test_a_supervisor_whose_start_fails_is_gone(monkeypatch: pytest.MonkeyPatch, start: Any, owner: Any, name: str):
     """Without a descriptor or a thread, or when a signal handler raises behind the start of the thread."""

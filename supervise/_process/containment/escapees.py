@@ -208,6 +208,7 @@ class Contained:
         self._lives: dict[int, int] = {}
         """Rank to the number of its present life, if the number is not 0."""
         self.token: str = marker.new_token()
+        self._marker = marker.of_gang(self.token)
         self._forked = forked
         self._folder: GangFolder | None = None
         if kind == "cgroup":
@@ -234,7 +235,7 @@ class Contained:
     def env(self, rank: int) -> dict[str, str]:
         """Return the variables that the environment of a rank's present life must contain."""
         number = self._lives.get(rank, 0) * _MOST_RANKS + rank
-        return {marker.VARIABLE: marker.value(self.token, number)}
+        return {marker.VARIABLE: f"{self._marker}:{number}"}
 
     def enter(self, rank: int) -> str | None:
         """Return the file into which a rank writes ``0`` as its first step; None if the rank needs no control group.

@@ -21,12 +21,12 @@ def new_token() -> str:
     return os.urandom(8).hex()
 
 
-def value(token: str, number: int) -> str:
-    """Return the value of the variable for a life of a rank.
+def of_gang(token: str) -> str:
+    """Return the value of the variable for the ranks of a gang, which ``:`` and the number of a life complete.
 
     If the gang runs within another gang, the marker of the outer gang comes first.
     """
-    return f"{os.environ.get(VARIABLE, '')} {token}:{number}".lstrip()
+    return f"{os.environ.get(VARIABLE, '')} {token}".lstrip()
 
 
 def carry() -> None:
