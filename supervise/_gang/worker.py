@@ -253,7 +253,7 @@ class Worker(LoopActor):
             self._owner.tell(steps.RankReturned(local_rank=self._rank))
 
     def _release(self) -> None:
-        if self._hold is not None:
+        if self._outcome is not None and self._hold is not None:
             self._hold.release()
 
     # Exit

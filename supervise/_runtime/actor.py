@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 class LoopRef(pykka.ActorRef[Any]):
     """A reference to a `LoopActor`. A ``with`` block stops the actor at its end."""
 
+    actor_inbox: Inbox
+    actor_stopped: _Stopped
+
     def __enter__(self) -> Self:
         return self
 
@@ -38,7 +41,7 @@ class LoopRef(pykka.ActorRef[Any]):
         Raises:
             pykka.ActorDeadError: The actor has ended.
         """
-        inbox, stopped = cast("Inbox", self.actor_inbox), cast("_Stopped", self.actor_stopped)
+        inbox, stopped = self.actor_inbox, self.actor_stopped
         actor = inbox.actor
         if actor is None or stopped._flag or stopped._process is not _process:  # `is_set` without its call
             raise pykka.ActorDeadError(f"{self} not found")
@@ -162,7 +165,7 @@ class LoopActor(pykka.Actor):
         self.loop: Loop = loop
         self.actor_urn = uuid.uuid4().urn  # all that the constructor of pykka does, without a second event and ref
         self.actor_inbox = self._inbox = self._create_actor_inbox()
-        self.actor_stopped: threading.Event = _Stopped()
+        self.actor_stopped: _Stopped = _Stopped()
         self.actor_ref = self._ref_class(self)
 
     def _create_actor_inbox(self) -> Inbox:  # type: ignore[override]  # called on the instance
@@ -185,7 +188,7 @@ class LoopActor(pykka.Actor):
 
     def dispatch(self, message: Any, reply: pykka.Future[Any] | None = None) -> None:
         """Handle one message. The loop's thread calls this method."""
-        stopped = cast("_Stopped", self.actor_stopped)
+        stopped = self.actor_stopped
         if stopped._flag or stopped._process is not _process:
             self._inbox.refuse(message, reply, self.actor_ref)
             return
