@@ -7,7 +7,6 @@ import json
 import os
 import re
 import struct
-from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from supervise._views.samples import SAMPLES, STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from datetime import datetime, timedelta
 
 
 # Whether the supervise of a run still runs: determined from its process, or from a lock on ``events.jsonl``
@@ -212,6 +212,8 @@ class RecordedRun:
     @property
     def duration(self) -> timedelta | None:
         """How long it ran, or has run; None if the end is not known."""
+        from datetime import UTC, datetime, timedelta
+
         end = datetime.now(UTC) if self.state == "running" else _time(self.result.get("timestamp"))
         return None if end is None or self.started is None else max(end - self.started, timedelta())
 
@@ -311,6 +313,8 @@ def titles_of(roles: Sequence[tuple[str, int]]) -> list[str]:
 
 
 def _time(text: object) -> datetime | None:
+    from datetime import datetime  # lazy: a live run does not need it
+
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:
@@ -330,6 +334,8 @@ def runs_in(folder: str, at: int) -> list[RecordedRun]:
     """
     with os.scandir(at) as entries:
         names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    from datetime import UTC, datetime
+
     paths = [os.path.join(folder, name) for name in names]
     found = [run for path in paths if (run := RecordedRun(path)).is_run()]
     return sorted(found, key=lambda run: (run.started or datetime.fromtimestamp(0, UTC), run.name), reverse=True)

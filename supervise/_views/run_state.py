@@ -7,7 +7,6 @@ files of a run, word what they find here.
 from __future__ import annotations
 
 from collections import deque
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -82,8 +81,13 @@ class Occurrence:
         self.name, self.at_s, self.rank, self.fields = name, at_s, rank, fields
 
 
-def checked(event: Mapping[str, Any]) -> Occurrence | None:
-    """Return an event with its known fields; None if a value has the wrong type or an absurd size."""
+def checked(event: Mapping[str, Any], at_s: float | None = None) -> Occurrence | None:
+    """Return an event with its known fields; None if a value has the wrong type or an absurd size.
+
+    Args:
+        event: The event.
+        at_s: Its time in seconds since the epoch; None: that of its timestamp.
+    """
     fields = {}
     for key, value in event.items():
         kind = _KINDS.get(key)
@@ -92,8 +96,9 @@ def checked(event: Mapping[str, Any]) -> Occurrence | None:
                 return None
             fields[key] = value[:_LONGEST_TEXT] if kind is str else value
     try:
-        name, at = event["event"].removeprefix("supervise."), datetime.fromisoformat(event["timestamp"])
-        at_s = (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+        name = event["event"].removeprefix("supervise.")
+        if at_s is None:
+            at_s = _seconds(event["timestamp"])
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return None
     rank = event.get("rank" if "host" in event else "local_rank")
@@ -101,6 +106,13 @@ def checked(event: Mapping[str, Any]) -> Occurrence | None:
     if "exit_code" in event:
         fields.setdefault("exit_code", None)
     return Occurrence(name, at_s, rank, fields) if is_valid and fields.keys() >= _NEEDS.get(name, set()) else None
+
+
+def _seconds(timestamp: str) -> float:
+    from datetime import UTC, datetime  # lazy: a live run does not need it
+
+    at = datetime.fromisoformat(timestamp)
+    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
 
 
 def is_a(kind: type | list[type], value: Any) -> bool:
@@ -235,16 +247,17 @@ class RunState:
         """The time of the last event as text."""
         self._most_lives = most_lives
 
-    def apply(self, event: Mapping[str, Any]) -> Occurrence | None:
+    def apply(self, event: Mapping[str, Any], at_s: float | None = None) -> Occurrence | None:
         """Process one event.
 
         Args:
             event: A live event with its name as ``event``, or a line of ``events.jsonl``.
+            at_s: Its time in seconds since the epoch; None: that of its timestamp.
 
         Returns:
             The event with valid fields. None if it is not valid; then the state is unchanged.
         """
-        it = checked(event)
+        it = checked(event, at_s)
         if it is None or (it.rank is not None and it.rank not in self.ranks and len(self.ranks) >= _MOST_RANKS):
             return None
         self.last = event["timestamp"]

@@ -152,7 +152,7 @@ class Progress:
     def take(self, event: dict[str, Any]) -> None:  # noqa: C901 - one case per event
         """Process one event of `OF_INTEREST`."""
         before = self._state.restart
-        it = self._state.apply(event)
+        it = self._state.apply(event, time.time())
         if it is None:
             return
         fields = it.fields
