@@ -184,7 +184,7 @@ def address_of(text: str) -> tuple[str, int] | str:
     if kind == "unix" and fits and "\0" not in rest and "${" not in rest and rest[-1] != "/":
         return rest
     host, colon, port = rest.rpartition(":")
-    bare = host[1:-1] if host[:1] + host[-1:] == "[]" else "" if ":" in host else host
+    bare = host[1:-1] if host[:1] + host[-1:] == "[]" else "" if {":", "/"} & {*host} else host
     if kind == "tcp" and port.isascii() and port.isdigit() and int(port[:6]) < 1 << 16 and (bare or not colon):
         return bare or "127.0.0.1", int(port)
     such = f"tcp:HOST:PORT, such as tcp:127.0.0.1:8000, or unix:PATH, of less than {_LONGEST_PATH} bytes"

@@ -13,7 +13,7 @@ from supervise._gang.notify_protocol import SOCKET
 from supervise._gang.rank_spec import RankSpec, held_by_rank, naming
 from supervise._gang.spec import INTERNAL
 from supervise._process.launch import dispositions, limits
-from supervise._settings import GANG, conditions, of_roles, shown
+from supervise._settings import GANG, address_of, conditions, of_roles, shown
 from supervise.errors import SpecError
 from supervise.logs import validate_full_rank
 from supervise.recording import text_of
@@ -242,15 +242,21 @@ def _check_stdin(found: Mapping[str, Any], parts: Sequence[RankSpec]) -> None:
 
 def _check_addresses(parts: Iterable[RankSpec]) -> None:
     """Refuse sockets for functions that are forked, and an address that is given twice."""
-    owners: dict[str, str] = {}
+    owners: dict[tuple[str, int] | str, str] = {}
     for part in parts:
         with naming(part.name):
             if part.listen and part.start_method in ("fork", "forkserver"):
                 why = "other files of this process may have the descriptors from 3 on; use 'spawn'"
                 raise SpecError(f"listen is not possible with start_method {part.start_method!r}, because {why}")
             for text in part.listen:
-                if owners.setdefault(text, part.name) != part.name or list(part.listen).count(text) > 1:
-                    raise SpecError(f"listen: {text!r} is given twice; each address belongs to one role")
+                address = address_of(text)
+                if (owner := owners.setdefault(address, part.name)) != part.name:
+                    raise SpecError(
+                        f"listen: {text!r} is an address of role {owner!r}, too; give each address to one role, in a"
+                        " file below its [roles.NAME]"
+                    )
+                if [address_of(each) for each in part.listen].count(address) > 1:
+                    raise SpecError(f"listen: {text!r} is given twice; remove one of the two")
 
 
 def _needs_sockets(found: Mapping[str, Any], parts: Iterable[RankSpec]) -> bool:

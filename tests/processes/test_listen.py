@@ -200,6 +200,7 @@ def taken() -> Iterator[str]:
         ("tcp:8000:", "is not an address"),
         ("tcp:a:65536", "is not an address"),
         ("tcp::8000", "is not an address"),
+        ("tcp://127.0.0.1:8000", "is not an address"),
         ("tcp:::1:8000", "is not an address"),
         ("udp:127.0.0.1:8000", "is not an address"),
         ("unix:", "is not an address"),
@@ -242,13 +243,17 @@ def test_a_port_without_permission_says_what_to_do(monkeypatch: pytest.MonkeyPat
         start_processes("gang", "true", {0: ()}, listen=["tcp:0.0.0.0:80"])
 
 
-@pytest.mark.parametrize("roles", [("a", "a"), ("a", "b")])
-def test_an_address_belongs_to_one_role(roles: tuple[str, str], no_launch: None):
-    """It is refused twice in a role, and in two roles."""
-    addresses = {name: ["tcp:127.0.0.1:0"] * roles.count(name) for name in roles}
-    made = [Role(name=name, entrypoint="true", args={0: ()}, listen=each) for name, each in addresses.items()]
-    with pytest.raises(SpecError, match=f"role '{roles[1]}': listen: 'tcp:127.0.0.1:0' is given twice"):
-        start_processes("gang", roles=made)
+@pytest.mark.parametrize("again", ["tcp:127.0.0.1:7", "tcp:7"])
+def test_an_address_belongs_to_one_role(again: str, no_launch: None):
+    """It is refused twice in a role, and in two roles, in each spelling."""
+
+    def role(name: str, *addresses: str) -> Role:
+        return Role(name=name, entrypoint="true", args={0: ()}, listen=addresses)
+
+    with pytest.raises(SpecError, match=r"role 'a': listen: 'tcp:127.0.0.1:7' is given twice; remove one of the two"):
+        start_processes("gang", roles=[role("a", "tcp:127.0.0.1:7", again)])
+    with pytest.raises(SpecError, match=f"role 'b': listen: '{again}' is an address of role 'a', too; give each"):
+        start_processes("gang", roles=[role("a", "tcp:127.0.0.1:7"), role("b", again)])
 
 
 def test_settings_of_a_wrong_kind_are_refused(no_launch: None):
