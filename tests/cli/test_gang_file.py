@@ -176,13 +176,13 @@ def test_a_variable_of_the_line_is_set_in_all_roles(supervise: Command, tmp_path
 
 
 def test_values_of_variables_are_as_the_file_has_them(supervise: Command, tmp_path: Path):
-    """A truth value is `true`, not Python's `True`; of the gang and of a role."""
-    show = "command = ['sh', '-c', 'echo $A $B $C $D']"
+    """A truth value is `true`, not Python's `True`; a version keeps its zero. So do numbers in a command."""
+    show = "command = ['sh', '-c', 'echo $A $B $C $D $0 $1', 5, 1e-4]"
     (tmp_path / "gang.toml").write_text(
-        f"env = {{ A = true, B = 1.5 }}\n[roles.a]\n{show}\nenv = {{ C = false, D = 7 }}\n"
+        f"env = {{ A = true, B = 3.10 }}\n[roles.a]\n{show}\nenv = {{ C = false, D = 7 }}\n"
     )
     done = supervise.run("-q", "--no-prefix", "--file", "gang.toml")
-    assert done.stdout == "true 1.5 false 7\n"
+    assert done.stdout == "true 3.10 false 7 5 1e-4\n"
 
 
 def test_check_and_a_dry_run_show_the_sockets(supervise: Command, tmp_path: Path):
@@ -266,8 +266,13 @@ WRONG = {
     "x": "Expected '=' after a key",
     "stratgy = 'x'\n[roles.a]\ncommand = 'true'": "'stratgy' is not a key; did you mean 'strategy'?",
     "nproc-per-node = 3\n[roles.a]\ncommand = 'true'": "'nproc-per-node' is not a key",
-    "max_restarts = {}\n[roles.a]\ncommand = 'true'": "max-restarts is {}; give a text, a number, true or false",
-    "max_restarts = -1\n[roles.a]\ncommand = 'true'": "'-1' is not a valid number of restarts",
+    "max_restarts = {}\n[roles.a]\ncommand = 'true'": "max-restarts is {}; give a text or a number",
+    "max_restarts = true\n[roles.a]\ncommand = 'true'": "gang.toml: max-restarts is true; give a text or a number",
+    "max_restarts = -1\n[roles.a]\ncommand = 'true'": "gang.toml: max-restarts: '-1' is not a valid number of restarts",
+    "keep-going = 'yes'\n[roles.a]\ncommand = 'true'": "gang.toml: keep-going is 'yes'; give true or false",
+    "tee = 9\n[roles.a]\ncommand = 'true'": "gang.toml: tee: '9' is not a valid choice of streams",
+    "[web]\ncommand = 'true'": "it has no roles; did you mean [roles.web] in place of [web]?",
+    "[web]\ncommand = 'true'\n[roles.a]\ncommand = 'true'": "'web' is not a key; did you mean [roles.web] in place",
     "env = 3\n[roles.a]\ncommand = 'true'": "env is 3; give a table",
     "env = { RANK = 1 }\n[roles.a]\ncommand = 'true'": "supervise sets RANK in each rank; omit it",
     "[roles.a]": "roles.a: command is missing; give a text or a list",
@@ -281,11 +286,12 @@ WRONG = {
     "[roles.a]\ncommand = 'true'\nalive = 'exec:nope'": "'exec:nope'; No such file or directory; give a program that",
     "[roles.a]\ncommand = 'true'\ncount = 0": "every role is switched off by a count of 0; give at least one role",
     "[roles.a]\ncommand = 'true'\nready = 'soon'": "roles.a: ready is 'soon'; it is one of exec, notify",
+    "[roles.a]\ncommand = 'true'\nready = 'tcp://x:1'": "ready is 'tcp://x:1'; '//x' is not a host; give tcp:HOST:PORT",
     "[roles.a]\ncommand = 'true'\nready-timeout = 'x'": "roles.a: ready-timeout: 'x' is not a valid duration",
     "[roles.a]\ncommand = 'true'\nrestart = 'often'": "roles.a: restart is 'often'; give ",
     "[roles.a]\ncommand = 'true'\nkill-mode = 'all'": "roles.a: kill-mode is 'all'; give group, mixed",
     "[roles.a]\ncommand = 'true'\ncontainment = 'none'": "roles.a: containment is 'none'; give group, cgroup, sweep",
-    "kill-mode = 'all'\n[roles.a]\ncommand = 'true'": "argument --kill-mode: invalid choice: 'all' (choose from ",
+    "kill-mode = 'all'\n[roles.a]\ncommand = 'true'": "gang.toml: kill-mode: invalid choice: 'all' (choose from ",
     "[roles.a]\ncommand = 'true'\nservice = 1": "roles.a: service is 1; give true or false",
     "[roles.a]\ncommand = 'true'\ncwd = 'nowhere'": "nowhere' does not exist; create it",
     "[roles.a]\ncommand = 'true'\ncwd = 3": "roles.a: cwd is 3; give a path",
@@ -298,7 +304,8 @@ WRONG = {
     "[roles.a]\ncommand = 'true'\nlisten = ['8000']": "roles.a: listen: '8000' is not an address; give tcp:HOST:PORT",
     "[roles.a]\ncommand = 'true'\nlisten = 'unix:'": "roles.a: listen: 'unix:' is not an address; give ",
     "[roles.a]\ncommand = 'true'\nlisten = 'unix:${ROLE_RANK}'": "'unix:${ROLE_RANK}' is not an address; it has no",
-    "listen = ['tcp:1']\n[roles.a]\ncommand = 'true'\n[roles.b]\ncommand = 'true'": "role 'b': listen: 'tcp:1' is",
+    "listen = ['tcp:1']\n[roles.a]\ncommand = 'true'\n[roles.b]\ncommand = 'true'": "role 'b': listen: 'tcp:1' is an "
+    "address of role 'a', too; give each address to one role, in a file below its [roles.NAME]\n",
     "[roles.a]\ncommand = 'true'\nstdin = 'all'": "roles.a: stdin is 'all'; give null, open, inherit",
     "[roles.a]\ncommand = 'true'\nstdin = 'inherit'\ncount = 2": "role 'a': stdin is 'inherit', which is for one rank",
     "[roles.a]\ncommand = 'true'\nstdin = 'inherit'\n[roles.b]\ncommand = 'true'\nstdin = 'inherit'": "role 'a' has it",

@@ -237,10 +237,12 @@ count = 0
         (("worker=3", "web"), {"web": 2, "worker": 3}),
         (("--", "off=2", "db"), {"db": 1, "off": 2}),
         (("web", "worker=0"), {"web": 2}),
+        (("worker=3,web",), {"web": 2, "worker": 3}),
+        (("worker=0",), {"db": 1, "web": 2}),
     ],
 )
 def test_a_run_of_some_roles(supervise: Command, words: tuple[str, ...], roles: dict[str, int]):
-    """In the order of the file; a count of 0 switches a role off."""
+    """In the order of the file; a count of 0 switches a role off. If no role is wanted, all others run."""
     (supervise.tmp_path / "gang.toml").write_text(NEEDS)
     options = parse(["--file", str(supervise.tmp_path / "gang.toml"), *words])
     assert {part.role: part.count for part in options.parts} == roles
@@ -278,8 +280,8 @@ def test_a_run_of_a_role_has_the_roles_that_it_needs(supervise: Command):
     assert "1. lone, db; 2. app; 3. web\n" in done.stdout, done
     done = supervise.supervise("run", "--dry-run", "--file", "gang.toml", "web", "app=0")  # which alone needs db
     assert done.stdout.startswith("# 1 rank;"), done
-    done = supervise.refused("run", "--file", "gang.toml", "web=0")
-    assert "every role is switched off by a count of 0" in done.stderr, done
+    done = supervise.supervise("run", "--dry-run", "--file", "gang.toml", "web=0")
+    assert "1. lone, db; 2. app\n" in done.stdout, done
 
 
 def test_the_order_of_the_other_roles_does_not_change(supervise: Command):
@@ -297,6 +299,14 @@ def test_a_role_with_the_name_of_ranks_is_refused(supervise: Command, name: str)
     """A list of ranks and roles would have two meanings."""
     (supervise.tmp_path / "gang.toml").write_text(f'[roles.{name}]\ncommand = "true"\n')
     assert f"'{name}' is a number of a rank" in supervise.refused("run", "--file", "gang.toml").stderr
+
+
+@pytest.mark.parametrize("name", ["all", "none", "root-cause", "a,b", "web=3", "-f", " a", "a "])
+def test_a_role_with_a_name_that_options_and_commands_read_otherwise_is_refused(supervise: Command, name: str):
+    """As another value of --stdin or --exit-code-from, a list, a count or an option."""
+    (supervise.tmp_path / "gang.toml").write_text(f'[roles."{name}"]\ncommand = "true"\n')
+    done = supervise.refused("run", "--file", "gang.toml")
+    assert f"gang.toml: roles.{name}: {name!r} has another meaning where options and commands take roles" in done.stderr
 
 
 def test_lines_with_times(supervise: Command):

@@ -80,11 +80,11 @@ _CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
 _UNQUOTED = re.compile(r"Invalid value|Illegal character '\\n'|Expected newline")
 _FOREIGN = (".yaml", ".yml", ".json")
 _PATHS = ("log-dir", "env-file", "metrics")
+"""Options whose values are paths, relative to the folder of the file."""
 NO_FILE = "none"
 """The value of ``--env-file`` that leaves out the files before it."""
 _PORTS = 100
 """Distance between the ports of two processes of a Procfile, as with foreman."""
-"""Options whose values are paths, relative to the folder of the file."""
 _NOT_IN_FILES = frozenset(
     ("nproc-per-node", "module", "no-python", "run-path", "role", "file", "help", "cwd", "env", "dry-run")
 )
@@ -104,7 +104,7 @@ class GangFile:
         self.notes: list[str] = []
         """What is probably not as the user means it, after `parts`."""
         self._folder = os.path.dirname(os.path.abspath(path))
-        self._options: Collection[str] = ()
+        self._options: Mapping[str, bool] = {}
         if path.lower().endswith(_FOREIGN):
             raise self._error(
                 "a gang file is TOML, and this name is that of YAML or JSON; write the roles into a gang.toml, or into"
@@ -120,13 +120,13 @@ class GangFile:
         self.roles: Mapping[str, Any] = self._whole.get("roles")  # type: ignore[assignment]  # checked here
         """Name of each role to its table."""
         if not isinstance(self.roles, dict) or not self.roles:
-            foreign = next(filter(self._is_table_of_others, self._whole), None)
+            foreign = next(filter(self._role_in, self._whole), None)
             needed = "line NAME: COMMAND" if self.is_procfile else "table, such as [roles.trainer] with a command"
             raise self._error(f"it has no roles{self._meant(foreign) if foreign else f'; give at least one {needed}'}")
 
     def _toml(self, text: str) -> dict[str, Any]:
         try:
-            found = tomllib.loads(text)
+            found = tomllib.loads(text, parse_float=str)  # a variable such as 3.10 keeps its text
         except ValueError as error:  # also an integer of more than 4300 digits
             quotes = '; a text is between two quotes, such as command = "sleep 1"'
             raise self._error(f"{error}{quotes if _UNQUOTED.match(str(error)) else ''}") from None
@@ -164,11 +164,11 @@ class GangFile:
 
     # Options of the gang
 
-    def words(self, known: Collection[str]) -> list[str]:
+    def words(self, known: Mapping[str, bool]) -> list[str]:
         """Return the options for the whole gang, in the form of arguments.
 
         Args:
-            known: The options of the command line.
+            known: The options of the command line, and whether each is a flag.
 
         Raises:
             argparse.ArgumentTypeError: A key is not an option, or has a value of another kind.
@@ -199,29 +199,28 @@ class GangFile:
         return given
 
     def _word(self, name: str, value: Any) -> list[str]:
-        if isinstance(value, bool):
-            return [f"--{name}"] if value else []
+        if self._options[f"--{name}"]:
+            return [f"--{name}"] if self._flag(name, value) else []
         if name == "ready" and isinstance(value, list):
             return [f"--ready={each}" for each in value]
         if isinstance(value, list) and all(isinstance(each, (str, int)) for each in value):
             value = ",".join(map(str, value))
-        if not isinstance(value, (str, int, float)):
-            raise self._error(f"{name} is {value!r}; give a text, a number, true or false")
+        if isinstance(value, bool) or not isinstance(value, (str, int)):
+            raise self._error(f"{name} is {str(value).lower()}; give a text or a number")
         return [f"--{name}={self._path(str(value)) if name in _PATHS else value}"]
 
     def _path(self, text: str) -> str:
         return text if text in (os.devnull, NO_FILE) else os.path.join(self._folder, text)
 
     def _texts(self, what: str, value: Any) -> dict[str, str]:
-        if not isinstance(value, dict) or not all(isinstance(each, (str, int, float)) for each in value.values()):
+        if not isinstance(value, dict) or not all(isinstance(each, (str, int)) for each in value.values()):
             raise self._error(f'{what} is {value!r}; give a table, such as {{ NAME = "value" }}')
         return {name: str(each).lower() if isinstance(each, bool) else str(each) for name, each in value.items()}
 
     def _meant(self, name: str) -> str:
         """Return a hint for a key of the whole gang that does not exist, or ``""``."""
-        if self._is_table_of_others(name):
-            role = next(iter(self._whole[name]), "NAME")
-            return f"; did you mean [roles.{role}] in place of [{name}.{role}]?"
+        if role := self._role_in(name):
+            return f"; did you mean [roles.{role}] in place of [{name if role == name else f'{name}.{role}'}]?"
         keys = (*COMMAND, *role_settings())
         of_gang = {*(each for each in self._options if each[2:] not in _NOT_IN_FILES), "--env", "--cwd"}
         meant = "" if name in suggestions.KEYS_OF_OTHERS else suggestions.option(f"--{name}", of_gang)
@@ -233,8 +232,14 @@ class GangFile:
             return f"; {it} belongs to a role: write it below a line such as [roles.trainer]"
         return "; the keys above [roles.NAME] are the options of supervise run --help, without their hyphens"
 
-    def _is_table_of_others(self, name: str) -> bool:
-        return name in suggestions.TABLES_OF_OTHERS and isinstance(self._whole.get(name), dict)
+    def _role_in(self, name: str) -> str:
+        """Return the role that an unknown table describes, as in ``[service.web]`` or ``[web]``; "" if it does not."""
+        table = self._whole.get(name)
+        if not isinstance(table, dict):
+            return ""
+        if name in suggestions.TABLES_OF_OTHERS:
+            return next(iter(table), "NAME")
+        return name if "command" in table else ""
 
     def _meant_in_role(self, key: str, keys: Collection[str]) -> str:
         """Return what is wrong with a key of a role that does not exist, and a hint if there is one."""
@@ -255,7 +260,8 @@ class GangFile:
         Args:
             common: Variables of all ranks: name to value.
             settings: The settings of the gang: name to value.
-            words: The wanted roles as ``NAME`` or ``NAME=COUNT``; empty: all. What they need is added.
+            words: The wanted roles as ``NAME`` or ``NAME=COUNT``, in lists with commas, too. What they need is added.
+                If none is wanted, but roles are switched off by ``NAME=0``: all others.
             port: ``PORT`` of the first role; None to set none.
 
         Raises:
@@ -269,7 +275,10 @@ class GangFile:
         return self._selected(made, words)
 
     def _selected(self, parts: Mapping[str, Part], words: Sequence[str]) -> tuple[Part, ...]:
-        wanted = [self._wanted(parts, word) for word in words] or list(parts)
+        words = [each for word in words for each in word.split(",")]
+        wanted = [self._wanted(parts, word) for word in words]
+        if all(word.endswith("=0") for word in words):
+            wanted = list(parts)
         for name in wanted:  # the list grows
             needs = parts[name].settings.get("needs") if parts[name].count else ()
             wanted += [each for each in needs or () if each in parts and each not in wanted]
@@ -360,6 +369,8 @@ class GangFile:
             ) from None
         if isinstance(value, str):
             self._check_shell(where, value)
+        if isinstance(words, list):
+            words = [str(word) if type(word) is int else word for word in words]
         if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words) or not words[0]:
             found = "is missing" if value is None else f"is {value!r}"
             raise self._error(f'{where}: command {found}; give a text or a list, such as ["python", "train.py"]')

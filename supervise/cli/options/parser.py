@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -116,7 +117,9 @@ def read(words: Sequence[str], command: str = "run") -> tuple[Parser, argparse.N
         if found.ready:  # otherwise the list of the file would go on
             given = [word for word in given if not word.startswith("--ready=")]
         own_env = found.env
+        parser.source = found.file.path  # the other arguments have been parsed before
         found, unknown = parser.parse_known_args([*parser.defaults, *given, *words])
+        parser.source = ""
         found.own_env = own_env
     if unknown:
         from supervise.cli.options import suggestions
@@ -140,6 +143,8 @@ class Parser(argparse.ArgumentParser):
 
     defaults: Sequence[str] = ()
     """Arguments from variables ``PET_*``."""
+    source: str = ""
+    """Path of the gang file whose options are parsed; an error is then about one of its keys."""
 
     def format_help(self) -> str:
         """Return the help, as wide as the terminal."""
@@ -163,6 +168,8 @@ class Parser(argparse.ArgumentParser):
             from supervise.cli.options import suggestions
 
             message += suggestions.RESTARTS_OF_OTHERS.get(message.split("'")[1], "")
+        if self.source:
+            message = f"{self.source}: {re.sub('^argument (?:.*?/)?--', '', message)}"
         given = f"\nThe environment gives {shlex.join(self.defaults)} (PET_*)." if self.defaults else ""
         print(f"{self.prog}: {below_itself(message + given)}\nTry '{self.prog} --help'.", file=sys.stderr)
         raise SystemExit(2)
@@ -187,6 +194,7 @@ def run_parser() -> Parser:
     return parser
 
 
-def known_options(parser: argparse.ArgumentParser) -> list[str]:
-    """Return the options of the help."""
-    return [name for action in parser._actions if action.help != argparse.SUPPRESS for name in action.option_strings]  # noqa: SLF001 - argparse has no public list
+def known_options(parser: argparse.ArgumentParser) -> dict[str, bool]:
+    """Return the options of the help, and whether each is a flag."""
+    shown = (action for action in parser._actions if action.help != argparse.SUPPRESS)  # noqa: SLF001 - argparse has no public list
+    return {name: action.nargs == 0 for action in shown for name in action.option_strings}

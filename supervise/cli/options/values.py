@@ -127,6 +127,8 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"([0-9]{1,15})([KMGT]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
 _RANKS = re.compile("[0-9]+(?:-[0-9]+)?")
+_NOT_A_ROLE = re.compile(r"all|none|root-cause|-.*|\s.*|.*\s|.*[,=].*", re.DOTALL)
+"""What options and commands do not take as the name of a role: their other values, a list, a count, an option."""
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -269,6 +271,11 @@ def role_name(text: str) -> str:
     """Return the name of a role, which is not a rank in a list of ranks and roles."""
     if _RANKS.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text!r} is a number of a rank; give the role a name with a letter")
+    if _NOT_A_ROLE.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} has another meaning where options and commands take roles; give a name other than all, none and"
+            " root-cause, without ',', '=', '-' at its begin and spaces at its ends"
+        )
     return name(text)
 
 
