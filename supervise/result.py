@@ -33,6 +33,9 @@ LOST_SINCE = ": lost since "
 LINGERED = "its function had returned, but its process did not exit: "
 """Beginning of the message of a rank that was stopped although its return value had arrived."""
 
+FAULTS = ("hung: ", "was not ready within ")
+"""Beginnings of the messages of ranks that failed while they ran."""
+
 MOST_BYTES = 4 << 20
 """The largest error file that is read: it holds a message and a traceback of 1 MiB each."""
 _MOST_VALUES = 10_000

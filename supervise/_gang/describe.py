@@ -18,7 +18,7 @@ from supervise.errors import SpawnError, failure_text, rank_cause
 from supervise.events import Event, EventLog, say_at_last
 from supervise.messages import Bare, GangFinished, WorkerExited, WorkerHung
 from supervise.recording import text_of
-from supervise.result import LINGERED, ProcessFailure, RankEnd, Role, RunProcsResult, lost_with
+from supervise.result import FAULTS, LINGERED, ProcessFailure, RankEnd, Role, RunProcsResult, lost_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -363,11 +363,13 @@ def _seconds(then_ns: int, now_ns: int) -> float:
 
 
 def _error_type(failure: ProcessFailure) -> str:
-    """Return the type of an exception, the name of a signal, or an exit code."""
+    """Return the type of an exception, ``hung``, the name of a signal, or an exit code."""
     if isinstance(failure.message, dict):
         return str(failure.message.get("message", "")).partition(":")[0]
     if (lost := lost_with(failure)) is not None:
         return lost
+    if (message := str(failure.message)).startswith(FAULTS):
+        return message.partition(":")[0]
     if not failure.pid:
         return "not started"
     return ending(failure.exitcode)

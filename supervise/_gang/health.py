@@ -16,7 +16,7 @@ from supervise._core.hangs import Hang, Pulse, Silence
 from supervise._files import closing, open_folder
 from supervise._gang.describe import EventEmitter, Hung, StacksTaken, Unheard
 from supervise._gang.notify_sockets import NotifySockets, RankNotes, Told
-from supervise._printable import one_line
+from supervise._printable import ending, one_line
 from supervise._record import NamedTuple
 from supervise._settings import WORDS
 from supervise.errors import SuperviseError
@@ -717,7 +717,7 @@ class RankHealth:
         self._missing.pop(rank, None)
         self._lift(rank)
         for one in [one for one in self._reloads if rank in one.left]:
-            self._fail_reload(one, f"{self._titles((rank,))} ended while it reloaded")
+            self._fail_reload(one, f"{self._titles((rank,))} ended ({ending(end.exitcode)}) while it reloaded")
         return self.sockets.state(rank)
 
     def released(self, ranks: Iterable[int]) -> None:

@@ -12,7 +12,7 @@ from supervise._files import last_lines, no_room
 from supervise._printable import OUT_OF_MEMORY, ending, one_line, printable
 from supervise._record import field, record, replace
 from supervise._story.wording import at_step, counted, seconds, shortened, spans
-from supervise.result import LINGERED, ProcessFailure, RankEnd, RunProcsResult, lost_with
+from supervise.result import FAULTS, LINGERED, ProcessFailure, RankEnd, RunProcsResult, lost_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -198,8 +198,6 @@ def first_and_last(rows: list[str], where: str) -> list[str]:
 # The report on a gang that did not succeed: the root cause, the ends of the other ranks, the folder of the logs
 
 
-_FAULTS = ("hung: ", "was not ready within ")
-"""Beginnings of the messages of ranks that failed while they ran."""
 _NO_READER = "no program reads the output (--halt-on-broken-pipe)"
 _ROWS = 10
 _LONGEST_CAUSE = 120
@@ -385,14 +383,14 @@ def _nothing_in(log: str | None, stream: str, story: Story) -> list[str]:
 
 def _tells_more(failure: ProcessFailure) -> bool:
     """Return whether the message of a failure has more than the headline."""
-    return not str(failure.message).startswith(("To enable traceback see:", "Signal ", *_FAULTS))
+    return not str(failure.message).startswith(("To enable traceback see:", "Signal ", *FAULTS))
 
 
 def _fault(failure: ProcessFailure) -> str | None:
     """Return why a rank failed while it ran: ``hung: no output for 30.0 s``; None if the rank failed by its exit."""
     if (lost := lost_with(failure)) is not None:
         return one_line(lost)
-    return clean(str(failure.message))[0] if str(failure.message).startswith(_FAULTS) else None
+    return clean(str(failure.message))[0] if str(failure.message).startswith(FAULTS) else None
 
 
 # The others

@@ -271,6 +271,11 @@ class RunState:
             self.single_restarts += it.fields.get("role") == "root_cause"
         return it
 
+    def fault(self, rank: int) -> str:
+        """Return why a rank failed while it ran, such as ``hung``; "" if its exit is the failure."""
+        failure = self.failed.get(rank)
+        return "" if failure is None or failure.life.launch_failure is not None else failure.why.partition(":")[0]
+
     def of(self, rank: int) -> RankLives:
         """Return the lives of a rank, which may have none."""
         if rank not in self.ranks:

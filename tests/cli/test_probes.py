@@ -160,6 +160,27 @@ def test_a_hang_that_a_probe_finds_fails_the_run(supervise: Command):
     assert "(\"exec:sh -c 'echo stuck; exit 4': exit code 4: stuck\")" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        ("one_for_all", "rank 0 failed (hung); restart 1 of 1 now\n"),
+        ("one_for_one", "rank 0 ended (hung); restart 1 of this rank now\n"),
+    ],
+)
+def test_the_restart_of_a_rank_that_hung_does_not_blame_the_signal_of_supervise(
+    supervise: Command, strategy: str, told: str
+):
+    """Neither at once on stderr, nor later in the files, nor in the events."""
+    words = ("--alive", "exec:false", "--alive-interval", "0.1", "--alive-failures", "1", "--on-hang", "fail")
+    done = supervise.run(
+        *words, "--strategy", strategy, "--max-restarts", "1", "--backoff", "0", "--run-id", "job", "sleep", "1000"
+    )
+    assert f"supervise: {told}" in done.stderr
+    assert told.partition("1 ")[0] in supervise.supervise("show", "job").stdout
+    events = [json.loads(line) for line in (supervise.directory() / "events.jsonl").read_text().splitlines()]
+    assert {each["error_type"] for each in events if "error_type" in each} == {"hung"}
+
+
 def test_an_exception_of_a_probe_is_not_one_of_the_rank(supervise: Command, tmp_path: Path):
     """Below `supervise run`, Python programs record theirs for the report."""
     probe = f"exec:{sys.executable} -c 'raise ValueError(7)'"

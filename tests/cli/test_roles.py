@@ -62,6 +62,7 @@ def test_commands_take_roles_where_they_take_ranks(supervise: Command):
             rf"{name}: rank 1 \(db 1\) was restarted, pid \d+\n", told(supervise, "restart", "job", "db.1")
         )
         assert run.hear() == ["up\n"]
+        assert "  rank 1 (db 1) was stopped (SIGTERM); restart 1 of this rank\n" in told(supervise, "show", "job")
         assert "rank 3 (web 1), pid" in told(supervise, "stacks", "job", "web.1")
         rows = [row.split()[:3] for row in told(supervise, "status", "job").splitlines()[1:]]
         assert rows == [

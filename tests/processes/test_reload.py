@@ -103,6 +103,6 @@ def test_a_reload_that_fails_is_an_error_that_names_the_rank(gang, how, reloads_
     assert made.hear() == ["RELOADING=1"]
     if how == "it ends":
         kill(made, 0)
-    why = "ended while it reloaded" if how == "it ends" else "no READY=1 within 9 s"
+    why = r"ended \(SIGKILL\) while it reloaded" if how == "it ends" else "no READY=1 within 9 s"
     with pytest.raises(SuperviseError, match=rf"rank 0 \(web 0\).*{why}"):
         reply.get(timeout=PATIENCE_S)

@@ -63,9 +63,10 @@ class _Story:
         fields = it.fields
         who = "" if it.rank is None else spans([it.rank], self._titles)
         match it.name:
-            case "process.restarting":
+            case "process.restarting" if it.rank is not None:
                 again = f"restart {fields.get('attempt', 0)} of this rank"
-                self.restarts.append(f"{who} ended ({exit_of(fields)}); {again}")
+                verb = "was stopped" if fields.get("role") in ("bystander", "terminated") else "ended"
+                self.restarts.append(f"{who} {verb} ({self.run.fault(it.rank) or exit_of(fields)}); {again}")
             case "process.hung":
                 why = f"; {fields['evidence']}" if fields.get("evidence") else ""
                 self.notes.append(f"{who} hung: no {fields['tier']} for {fields['age_s']:.1f} s{why}")

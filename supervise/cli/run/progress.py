@@ -37,6 +37,7 @@ OF_INTEREST = frozenset(
         "supervise.gang.stacks",
         "supervise.gang.unheard",
         "supervise.process.exited",
+        "supervise.process.faulted",
         "supervise.process.hung",
         "supervise.process.leaked",
         "supervise.process.restarting",
@@ -230,7 +231,7 @@ class Progress:
     def _rank_restarts(self, it: Occurrence) -> None:
         """Show the restart of a rank if the rank itself is the cause."""
         if it.rank is not None and it.fields["role"] == "root_cause":
-            how = self._why_unlaunched(it.rank) or exit_of(it.fields)
+            how = self._why_unlaunched(it.rank) or self._state.fault(it.rank) or exit_of(it.fields)
             again = f"restart {it.fields['attempt']} of this rank {_wait(it)}"
             self._console.note(f"{self._who(it.rank)} ended ({how}); {again}")
 
