@@ -66,6 +66,9 @@ def test_a_run_in_the_background_is_the_shells(supervise: Command, word: str):
         (("logs", "--tail=10", "job"), "--tail is not an option of logs; it has "),
         (("logs", "--folow", "job"), "--folow is not an option of logs; did you mean --follow?"),
         (("stop", "--time", "3", "job"), "--time is not an option of stop; did you mean --timeout?"),
+        (("ls", "--runing"), "--runing is not an option of ls; did you mean --running?"),
+        (("ls", "-a"), "-a is not an option of ls; it has --running, --json"),
+        (("clean", "--older", "1d"), "--older is not an option of clean; did you mean --older-than?"),
         (("signal", "job", "-9"), "no run in "),
     ],
 )

@@ -300,6 +300,7 @@ MISTAKES = {
     "--colour": "--color",
     "--no-color": "--color never",
     "--heartbeat": "--heartbeat-timeout",
+    "--red": "--redirects",
     "--keepgoing": "--keep-going",
     "--dryrun": "--dry-run",
     "--quite": "--quiet",

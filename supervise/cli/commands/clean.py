@@ -57,7 +57,7 @@ def clean(words: Sequence[str]) -> int:
         OSError: The runs were removed, but stdout takes no output.
     """
     made = options()
-    found = made.parse_intermixed_args(words)
+    found = made.parsed(words)
     if found.runs and found.all:
         made.error("RUN and --all exclude each other; omit one of them")
     runs = _runs(made, found.runs)

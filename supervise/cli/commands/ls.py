@@ -55,7 +55,7 @@ def ls(words: Sequence[str]) -> int:
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    found = options().parse_args(words)
+    found = options().parsed(words)
     folder, runs = recorded_runs()
     if found.running:
         runs = [run for run in runs if run.state == "running"]

@@ -177,8 +177,7 @@ class RunParser(argparse.ArgumentParser):
             SystemExit: With code 2 after an error message, or 0 after the help.
             OSError: The default folder cannot be read, or belongs to another user.
         """
-        self._refuse_unknown_options(words)
-        found = self.parse_intermixed_args(words)
+        found = self.parsed(words)
         first = getattr(found, self.dest), getattr(found, "sig", None)
         given: list[str] = [word for word in (*first, *getattr(found, "ranks", ())) if word is not None]
         meant, why, unknown = self._meant(given, takes_ranks=hasattr(found, "ranks"))
@@ -234,8 +233,15 @@ class RunParser(argparse.ArgumentParser):
         except argparse.ArgumentTypeError as error:
             self.error(f"{before}{error}")
 
-    def _refuse_unknown_options(self, words: Sequence[str]) -> None:
-        """Refuse an unknown option first: argparse would take its value for RUN, and complain about that."""
+    def parsed(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse arguments. Refuse an unknown option first: argparse would take its value for RUN, and name that.
+
+        Args:
+            words: The arguments after the command.
+
+        Raises:
+            SystemExit: With code 2 after an error message, or 0 after the help.
+        """
         known = self._option_string_actions
         for word in takewhile("--".__ne__, words):
             name = word.partition("=")[0] if word.startswith("--") else word[:2]
@@ -246,6 +252,7 @@ class RunParser(argparse.ArgumentParser):
                 meant = suggestions.option(word, known)
                 hint = f"did you mean {meant}?" if meant else f"it has {', '.join(spellings)}"
                 self.error(f"{name} is not an option of {self.prog.rpartition(' ')[2]}; {hint}")
+        return self.parse_intermixed_args(words)
 
     def error(self, message: str) -> NoReturn:
         """Print an error message and exit with code 2."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 _CUTOFF = 0.8
-_SHORTEST_PREFIX = 4
+_SHORTEST_PREFIX = 3
 _OF_OTHERS = {
     "-f": "--file",
     "-N": "--nnodes",
