@@ -54,6 +54,19 @@ def test_s13_sigkill_leaves_no_shared_memory(tmp_path, how, trackers_have_time):
         assert [segment for segment, _ in said if exists(segment)] == []
 
 
+@pytest.mark.parametrize("sig", [signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM])
+def test_s13_another_signal_of_a_stop_leaves_no_shared_memory(tmp_path, sig):
+    """Such as SIGHUP of a terminal that closes. The signal reaches the workers of the rank, but not its tracker."""
+    heeds = WITH_WORKERS.replace("signal.signal(signal.SIGTERM, signal.SIG_IGN)", "")
+    with faulty(tmp_path, "binary", [heeds]) as gang:
+        segment, tracker = gang.hear()[0].split()
+        workers = gang.hear()[0].split()
+        with watched([int(pid) for pid in (tracker, *workers)]) as watch:
+            gang.close(death_sig=sig)
+            assert watch.survivors(0) == set()
+        assert not exists(segment)
+
+
 def test_the_workers_of_a_rank_are_killed_before_its_tracker(tmp_path, trackers_have_time):
     with faulty(tmp_path, "binary", [WITH_WORKERS]) as gang:
         segment, tracker = gang.hear()[0].split()

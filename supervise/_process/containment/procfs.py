@@ -63,13 +63,16 @@ def reading(pid: int) -> Seen | None:
         return None
 
 
-def tracks_resources(pid: int) -> bool:
+def tracks_resources(pid: int, *, if_blocked: bool = True) -> bool:
     """Return whether a process is a resource tracker of multiprocessing or of joblib.
 
-    True also if the kernel blocks the process at the moment, because that may block the reading of its command line.
+    Args:
+        pid: The process.
+        if_blocked: The return value if the kernel blocks the process at the moment, because that may block the reading
+            of its command line.
     """
     if (seen := look(pid)) is not None and seen.state == "D":
-        return True
+        return if_blocked
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return b".resource_tracker import main" in file.read(_STAT_BYTES)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from supervise import _platform as platform
 from supervise._process.containment.groups import Member, members
-from supervise._process.containment.procfs import look
+from supervise._process.containment.procfs import look, tracks_resources
 from supervise._process.exits import oom
 from supervise._record import NamedTuple
 
@@ -206,6 +206,13 @@ class ExitNotice(Protocol):
         """Close the descriptor. Idempotent."""
 
 
+_SCAN_AGE_S = 0.05
+"""Greatest age of a scan that finds resource trackers, so that one scan serves the ranks of a stop."""
+_KEEP_TRACKERS = frozenset(
+    signal.Signals[f"SIG{name}"]
+    for name in ("TERM", "INT", "KILL", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "CHLD", "URG", "WINCH")
+)
+"""The signals that end no resource tracker, and SIGKILL, whose sender spares trackers itself."""
 _ROUNDS = 10
 """Limit on the scans for members that were forked while the group was signaled."""
 
@@ -338,8 +345,9 @@ class GroupLeader(ABC):
         if self._notice.fileno() < 0:
             return self._gone_at_once and self._signal_members(sig)
         self._killed = self._killed or sig == signal.SIGKILL
-        if platform.GROUP_BY_PIDFD:
-            return self._send(sig, platform.PIDFD_SIGNAL_PROCESS_GROUP) or self._send(sig, 0)
+        spared = sig not in _KEEP_TRACKERS and self._ended is None and self._signal_all_but_trackers(sig)
+        if spared or platform.GROUP_BY_PIDFD:
+            return spared or self._send(sig, platform.PIDFD_SIGNAL_PROCESS_GROUP) or self._send(sig, 0)
         if not self._holds_number():
             return self._knows_members() and self._signal_members(sig)
         try:
@@ -433,6 +441,29 @@ class GroupLeader(ABC):
         # Members that have exited may still be watched; the Worker that watches them closes them.
         self._members = (*held, *(old for old in self._members if old.fileno() >= 0 and old not in held))
         return held
+
+    def _signal_all_but_trackers(self, sig: signal.Signals) -> bool:
+        """Signal the members of the group, except resource trackers; return whether there are any of these.
+
+        A tracker ignores SIGTERM and SIGINT. A signal such as SIGHUP would end it before it unlinks the shared memory
+        of the other members, which would then stay in use until the machine restarts.
+        """
+        if not self._holds_number():
+            return False
+        try:
+            found = members(self.pid, since_s=time.monotonic() - _SCAN_AGE_S)
+        except OSError:  # too few descriptors for a scan
+            return False
+        with contextlib.ExitStack() as stack:
+            for member in found:
+                stack.callback(member.close)
+            trackers = {member.pid for member in found if tracks_resources(member.pid, if_blocked=False)}
+            if trackers:
+                self._send(sig, 0)
+                for member in found:
+                    if member.pid not in {self.pid, *trackers}:
+                        member.send(sig)
+        return bool(trackers)
 
     def _signal_members(self, sig: signal.Signals) -> bool:
         """Signal each member of the group, without the number of the group.
