@@ -54,7 +54,7 @@ def finish(gang: Gang, decision: Decision) -> None:
 def fail_asks(gang: Gang, decision: Decision) -> None:
     """Fail all pending requests, because the gang ends."""
     if gang.asks:
-        decision.do(steps.FailAsks(keys=tuple(gang.asks), why="the gang ends"))
+        decision.do(steps.FailAsks(keys=tuple(gang.asks), why="the gang ends first"))
         gang.asks = {}
 
 

@@ -890,5 +890,5 @@ class RankHealth:
         if self._watch is not None:
             self._watch.end()
         while self._reloads:
-            self._fail_reload(self._reloads[0], "the gang ends")
+            self._fail_reload(self._reloads[0], "the gang ends first")
         self._host = None

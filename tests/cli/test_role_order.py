@@ -3,10 +3,12 @@
 import json
 import re
 import signal
+import sys
 
 import pytest
 
 from tests.cli.command import Command
+from tests.cli.test_run_commands import until
 
 NEEDS = """
 [roles.web]
@@ -113,6 +115,21 @@ def test_reload_signals_and_else_rolls_a_restart(supervise: Command):
         assert (refused.returncode, "rank 9 does not exist" in refused.stderr) == (2, True)
         run.signal(signal.SIGTERM)
         run.end()
+
+
+def test_a_reload_that_ends_its_rank_says_how(supervise: Command):
+    """The program does not handle the signal. The name of the run is the only one in the message."""
+    up = "import signal, supervise; supervise.notify(ready=True); print('up', flush=True); signal.pause()"
+    command = json.dumps([sys.executable, "-c", up])
+    write(supervise, f"[roles.web]\ncommand = {command}\nready = 'notify'\nreload-signal = 'HUP'\n")
+    with supervise.started("--run-id", "job", "--file", "gang.toml") as run:
+        assert run.hear() == ["[web0]:up\n"]
+        until(lambda: " ready " in supervise.supervise("status", "job").stdout)
+        done = supervise.supervise("reload", "job")
+        assert done.returncode == 1
+        assert re.fullmatch(
+            r"supervise reload: job_\w+: rank 0 \(web 0\) ended \(SIGHUP\) while it reloaded\n", done.stderr
+        )
 
 
 def test_a_reload_without_a_rank_that_is_ready_is_refused(supervise: Command):

@@ -183,7 +183,9 @@ def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> 
     except ControlError as error:
         if error.code in ("ended", "no-reply") and has_ended(target):
             return fail(command, how_it_ended(target), ENDED)
-        return fail(command, f"{target.name}: {error}", USAGE if error.code in _OF_CALLER else REFUSED)
+        gang = "" if target.run is None else f"{target.run.info.get('role')}: "  # the name of the run says more
+        why = str(error).removeprefix(gang)
+        return fail(command, f"{target.name}: {why}", USAGE if error.code in _OF_CALLER else REFUSED)
     except MALFORMED:  # the listener is not supervise, or a newer version of it
         return fail(command, f"{target.name}: the reply is not as expected", REFUSED)
     except OSError as error:
