@@ -201,6 +201,9 @@ def first_and_last(rows: list[str], where: str) -> list[str]:
 _NO_READER = "no program reads the output (--halt-on-broken-pipe)"
 _ROWS = 10
 _LONGEST_CAUSE = 120
+_FEW = 2
+"""Most finished ranks of which each is told how long before the failure it finished."""
+_EARLY_S = 0.1
 
 
 def plain(text: str, _style: str) -> str:
@@ -402,6 +405,8 @@ def _rows(result: RunProcsResult, story: Story, root: int | None) -> list[tuple[
     order = {"concurrent_failure": 0, "lost": 1, "unkillable": 1, "bystander": 2, "finished": 3}
     causes = {rank: at for at, rank in enumerate(result.failures)}  # ordered by time
     at_end = len(causes)
+    finished = [end.local_rank for end in result.ends.values() if end.role == "finished"]
+    cause = result.ends.get(-1 if root is None or len(finished) > _FEW else root)
     ends = sorted(
         result.ends.values(),
         key=lambda end: (order.get(end.role, 2), causes.get(end.local_rank, at_end), end.local_rank),
@@ -414,6 +419,8 @@ def _rows(result: RunProcsResult, story: Story, root: int | None) -> list[tuple[
                 how = unlaunched(why) if why else "could not be started"
             said = str(getattr(result.failures.get(end.local_rank), "message", ""))
             how = f"{one_line(said)}; {how}" if said.startswith(LINGERED) else how
+            if end.role == "finished" and cause is not None and cause.host == end.host:
+                how += _before(end, cause)
             kinds.setdefault(how, []).append(end.local_rank)
     never = [rank for rank in range(story.nproc) if rank not in result.ends]
     if never:
@@ -424,6 +431,12 @@ def _rows(result: RunProcsResult, story: Story, root: int | None) -> list[tuple[
         place = "result.json" if story.of_command else "the ends of the result"
         rows[_ROWS - 1 :] = [(rest, f"{len(rows) - _ROWS + 1} other ends; see {place}")]
     return rows
+
+
+def _before(end: RankEnd, cause: RankEnd) -> str:
+    """Return where a rank finished, and how long before the failure: the others may have failed because it had left."""
+    early_s = (cause.ended_ns - end.ended_ns) / 1e9
+    return "" if early_s < _EARLY_S else f"{at_step(end.step, end.status)}, {seconds(early_s)} before"
 
 
 def _fate(end: RankEnd, result: RunProcsResult, story: Story) -> str:

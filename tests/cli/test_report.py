@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 
@@ -200,6 +201,19 @@ def test_every_role_has_its_words():
         "  rank 4: finished",
         "  rank 7: not started",
     ]
+
+
+def test_a_rank_that_left_before_the_others_failed_is_told_with_its_time():
+    """The others may have failed because their peer had left."""
+    early = replace(end(2, 0, "finished", step=7, status="saved"), ended_ns=10**9)
+    ends = [end(0, 1, "root_cause"), end(1, -SIGTERM, "bystander"), early, end(3, 0, "finished")]
+    story = failure_report.Story(nproc=4, sent={1: {SIGTERM: 0}})
+    assert failure_report.lines(failed(*ends), story)[-2:] == [
+        "  rank 2: finished at step 7 (saved), 2 s before",
+        "  rank 3: finished",
+    ]
+    many = [replace(early, local_rank=rank) for rank in (4, 5)]
+    assert failure_report.lines(failed(*ends, *many), story)[-1] == "  ranks 2-5: finished"
 
 
 def test_what_is_known_beside_the_exit_code_is_told():
