@@ -132,7 +132,8 @@ def _text(it: Occurrence, titles: Sequence[str], *, present: bool) -> str:  # no
             after = f" after {seconds(fields['uptime_s'])}" if "uptime_s" in fields else ""
             return f"{rank} failed{at_step(fields.get('step'), fields.get('status'))}: {end_of(it)}{after}"
         case "process.restarting":
-            return f"{rank} restarts in {seconds(fields.get('backoff_s', 0))}: {end_of(it)}"
+            stopped = "stopped, " if fields.get("role") in ("bystander", "terminated") else ""
+            return f"{rank} restarts {_soon(it)}: {stopped}{end_of(it)}"
         case "process.hung":
             return f"{rank} {'hangs' if present else 'hung'}: {hang_of(it)}"
         case "process.faulted":
@@ -146,13 +147,18 @@ def _text(it: Occurrence, titles: Sequence[str], *, present: bool) -> str:  # no
         case "gang.restarting":
             how = fields["error_type"]
             why = f"{spans([fields['root_cause_rank']], titles)} {failed_or_ended(how)} ({short(how)})"
-            return f"all ranks restart in {seconds(fields.get('backoff_s', 0))}: {why}"
+            return f"all ranks restart {_soon(it)}: {why}"
         case "gang.stopping":
             return f"supervise stops the ranks ({short(fields['reason'])})"
         case "events.lost":
             return f"{fields['count']} events could not be written"
         case _:
             return f"host {fields['host']}{'' if present else ' was lost'}: {short(fields['reason'])}"
+
+
+def _soon(it: Occurrence) -> str:
+    delay_s = it.fields.get("backoff_s", 0)
+    return f"in {seconds(delay_s)}" if delay_s else "at once"
 
 
 def hang_of(it: Occurrence) -> str:

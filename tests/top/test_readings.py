@@ -58,6 +58,12 @@ def test_events_are_followed_and_a_line_may_come_in_parts(run: Path):
     (found,) = incidents.look()
     assert found.text == "all ranks restart in 1 s: rank 1 failed (exit code 3)"
     assert incidents.first is None
+    append(
+        run,
+        event("process.restarting", 7, 1, attempt=2, backoff_s=0.0, exit_code=0, role="terminated", level="warning"),
+    )
+    (found,) = incidents.look()
+    assert found.text == "rank 1 restarts at once: stopped, exit code 0"
 
 
 def test_what_a_rank_may_have_written_to_the_events_is_left_out(run: Path):

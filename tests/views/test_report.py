@@ -101,7 +101,7 @@ def test_each_life_of_a_rank_is_kept(supervise: Command) -> None:
     assert supervise.run("-n", "2", "--run-id", "job", *words, "sh", "-c", "exit $RANK").returncode == 1
     page = page_of(supervise, "job")
     assert "failed, exit code 1, 2 restarts (root cause)" in page.bars()[1]
-    assert page.text.count("rank 1 restarts in") == 2
+    assert page.text.count("rank 1 restarts at once") == 2
     whole = json.loads(supervise.supervise("report", "--json", "job").stdout)
     assert (whole["schema_version"], whole["root_cause"]) == (1, 1)
     assert [life["attempt"] for life in whole["ranks"]["1"]["newest_lives"]] == [0, 1, 2]
@@ -114,7 +114,7 @@ def test_a_restart_of_all_ranks_is_an_incident(supervise: Command) -> None:
     words = ("--max-restarts", "1", "--backoff", "0")
     assert supervise.run("-n", "2", "--run-id", "job", *words, "sh", "-c", script).returncode == 0
     page = page_of(supervise, "job")
-    assert "all ranks restart in 0 ms: rank 1 failed" in page.text
+    assert "all ranks restart at once: rank 1 failed" in page.text
     assert [bar.rpartition(", ")[2] for bar in page.bars()] == ["1 restart", "1 restart"]
     assert "(root cause)" not in " ".join(page.bars())
 
