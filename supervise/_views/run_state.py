@@ -260,7 +260,7 @@ class RunState:
         it = checked(event, at_s)
         if it is None or (it.rank is not None and it.rank not in self.ranks and len(self.ranks) >= _MOST_RANKS):
             return None
-        self.last = event["timestamp"]
+        self.last = event.get("timestamp", "")
         if it.rank is None:
             self._of_gang(it)
         elif it.name in _OF_A_LIFE:
