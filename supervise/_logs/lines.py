@@ -13,8 +13,9 @@ A line ends with ``\n``. Its bytes pass unchanged in any encoding, with these ex
   rewrites such a line in place. Output of another stream interrupts the line, whose rest is then shown as a separate
   line.
 - On a console, a program may move the cursor up again: nested progress bars. Rows that it can reach stay unfinished,
-  and are shown as lines once the cursor has left them for good; a row that was cleared is not shown. Without updates,
-  the newline of a rewritten line waits `SETTLE_NS` for such a movement.
+  and are shown as lines once the cursor has left them for good; a row that was cleared is not shown. Rows above the
+  highest one that the cursor has reached so far wait `SETTLE_NS`, because a further bar may be added. Without updates,
+  the newline of a rewritten line also waits for such a movement.
 - A filter gets each raw line with its newline. Of a line longer than the limit, the filter gets the first bytes up to
   the limit. Its answer then holds for the whole line.
 """
@@ -104,6 +105,7 @@ class LineStream:
         self._rows: list[bytes] = []  # the raw content of the rows below the present line, which is the top row
         self._at = 0  # the row of the cursor
         self._depth = 0  # how far the cursor has moved up from the last row; 0: it has not
+        self._climbs = False  # whether the cursor has moved up, and nothing was written since then
         self._entered = False  # whether the next text begins in column 0 of a row that had text before
         self._text = b""  # what tells whether the text since then is an ordinary line: see `_put`
 
@@ -172,7 +174,8 @@ class LineStream:
         """
         if self._select is not None:
             chunk = self._select.feed(chunk)
-        plain = not (self._waiting or self._rows or self.is_rewritten or b"\x1b" in chunk or b"\r" in chunk)
+        special = self._waiting or self._rows or self._hidden or self.is_rewritten
+        plain = not (special or b"\x1b" in chunk or b"\r" in chunk)
         if plain or not self._rewrites_lines:
             return self._pass(chunk, now_ns)
         return self._move(chunk, now_ns)
@@ -264,7 +267,7 @@ class LineStream:
             out.append(self._pass(text[:kept], now_ns))
             self._waiting = text[kept:]
         self._waiting += data[end:]
-        if self._waiting and now_ns is not None:
+        if (self._waiting or self._has_excess()) and now_ns is not None:
             self._settle_ns = now_ns + SETTLE_NS[self._hidden]
         return b"".join(out)
 
@@ -284,24 +287,30 @@ class LineStream:
         return begin
 
     def _settle(self, out: list[bytes], now_ns: int | None) -> None:
-        """Process the waiting bytes, because no movement of the cursor has followed."""
+        """Process the waiting bytes and pass on what is above the rows, because no movement of the cursor followed."""
         waiting, self._waiting, self._settle_ns = self._waiting, b"", None
         if self._depth:
             self._write(waiting, out, now_ns)
         elif waiting:
             out.append(self._pass(waiting, now_ns))
+        self._commit_excess(out, now_ns)
 
     def _go(self, count: int) -> None:
-        """Move the cursor by some rows, at most to the first or the last."""
+        """Move the cursor by some rows, at most to the last one."""
+        missing = min(-count - self._at, _MOST_ROWS - len(self._rows))
+        if missing > 0 and not self.continues:  # the program writes lines again that were passed on
+            present = (b"\r" if self.is_rewritten else b"") + (self._held or self._before)
+            self._rows[:0] = [*[b"\r"] * (missing - 1), present]
+            self._at += missing
+            self._begin_line()
+            self._ends_in_cr = True  # a cleared row, as the other new ones: not shown if nothing is written to it
         self._at = min(max(self._at + count, 0), len(self._rows))
         self._depth = max(self._depth, len(self._rows) - self._at)
-        self._entered, self._text = True, b""
+        self._entered, self._text, self._climbs = True, b"", count < 0
 
     def _write(self, text: bytes, out: list[bytes], now_ns: int | None) -> None:
         """Write text to the rows, from that of the cursor on."""
         while text:
-            while len(self._rows) > self._depth:
-                self._commit(out, now_ns)
             line, newline, rest = text.partition(b"\n")
             if not self._depth:  # the rows have become lines
                 out.append(self._pass(text, now_ns))
@@ -313,7 +322,11 @@ class LineStream:
             text = rest
 
     def _put(self, text: bytes, out: list[bytes], now_ns: int | None) -> None:
-        seen = self._text + text
+        if self._climbs and text.strip():  # the cursor does not move further up
+            self._climbs = False
+            self._commit_excess(out, now_ns)
+        row = self._rows[self._at - 1] if self._at else self._held or self._before
+        seen = (b"\r" if self._entered and row.strip() else self._text) + text
         if b"\r" in seen.rstrip(b"\r"):  # a carriage return before other text
             self._text = b"\r."
         else:
@@ -323,7 +336,7 @@ class LineStream:
         if not self._at:
             out.append(self._pass(text, now_ns))
             return
-        row = self._rows[self._at - 1] + text
+        row += text
         if b"\r" in row:
             row = b"\r" + row.rstrip(b"\r").rpartition(b"\r")[2] + (b"\r" if row.endswith(b"\r") else b"")
         self._rows[self._at - 1] = row
@@ -336,6 +349,8 @@ class LineStream:
         finished = plain and not self._hidden and self._at == len(self._rows)
         if self._at == len(self._rows):
             self._rows.append(b"")
+            if len(self._rows) > _MOST_ROWS:
+                self._commit(out, now_ns)
         self._go(1)
         self._entered = bool(self._rows[self._at - 1])
         if finished:
@@ -348,6 +363,14 @@ class LineStream:
             self._commit(out, now_ns)
         self._leave_rows()
         return found
+
+    def _has_excess(self) -> bool:
+        return bool(self._depth) and len(self._rows) > self._depth
+
+    def _commit_excess(self, out: list[bytes], now_ns: int | None) -> None:
+        """Pass on the rows above the highest one that the cursor has reached so far."""
+        while self._has_excess():
+            self._commit(out, now_ns)
 
     def _commit(self, out: list[bytes], now_ns: int | None) -> None:
         """Pass on the top row as a line, unless it was cleared. The next row becomes the top row."""

@@ -175,10 +175,10 @@ import time
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 with Progress(TextColumn("{task.description} {task.completed}"), console=Console(force_terminal=True)) as bars:
-    one, two = bars.add_task("one"), bars.add_task("two")
+    tasks = [bars.add_task(name) for name in ("one", "two", "three")]
     for number in range(1, 9):
-        bars.update(one, completed=number)
-        bars.update(two, completed=10 * number)
+        for task in tasks:
+            bars.update(task, completed=10**task * number)
         bars.refresh()
         if number == 4:
             bars.console.print("a message")
@@ -215,7 +215,7 @@ def test_l4_a_pipe_gets_the_last_frame_of_rich(supervise: Command):
     done = supervise.run(sys.executable, "-c", RICH)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
     assert [line.rstrip() for line in plain.splitlines()] == [
-        f"[default0]:{text}" for text in ("a message", "one 8", "two 80")
+        f"[default0]:{text}" for text in ("a message", "one 8", "two 80", "three 800")
     ]
 
 

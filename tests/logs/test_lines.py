@@ -145,6 +145,43 @@ def test_l4_nested_bars_are_one_line_each_however_the_stream_is_cut(steps, leave
     assert show(in_pipe(), cut(data, at)) == b"pbefore\np\n" + bars + b"pafter\nplast\n"
 
 
+@given(bars=st.integers(2, 6), steps=st.integers(1, 3), at=st.lists(st.integers(0, 400)))
+def test_l4_any_number_of_bars_is_one_line_each(bars, steps, at):
+    """tqdm with a position for each bar: each update moves down from the row of the first bar, and up again."""
+    turns = [(step, bar) for step in range(1, steps + 1) for bar in range(bars)]
+    data = b"".join(b"\n" * bar + b"\rbar %d: %d" % (bar, step) + UP * bar for step, bar in turns)
+    shown = b"".join(b"pbar %d: %d\n" % (bar, steps) for bar in range(bars))
+    assert show(in_pipe(), cut(data + b"\n" * bars + b"after\n", at)) == shown + b"pafter\n"
+
+
+@given(heights=st.lists(st.integers(2, 6), min_size=1, max_size=4), at=st.lists(st.integers(0, 400)))
+def test_l4_frames_that_grow_below_a_message_are_shown_as_the_last_frame(heights, at):
+    """rich: each frame clears the rows of the one before, upwards, and may have further rows; a message is above it."""
+    heights, data = sorted(heights), b"\x1b[?25l"
+    for number, height in enumerate(heights):
+        message = b"message %d\n" % number if number else b""
+        data += message + b"\n".join(b"row %d: %d" % (row, number) for row in range(height))
+        data += b"\r\x1b[2K" + (UP + b"\x1b[2K") * (height - 1) if number < len(heights) - 1 else b"\n\x1b[?25h"
+    shown = b"".join(b"pmessage %d\n" % number for number in range(1, len(heights)))
+    shown += b"".join(b"prow %d: %d\n" % (row, len(heights) - 1) for row in range(heights[-1]))
+    assert show(in_pipe(), cut(data, at)) == shown
+
+
+def test_l4_a_line_that_was_shown_and_is_written_again_and_again_is_not_shown_each_time():
+    lines = in_pipe()
+    assert lines.feed(b"status 0\n") == b"pstatus 0\n"
+    assert [lines.feed(UP + b"\x1b[2Kstatus %d\n" % number) for number in range(1, 4)] == [b"", b"", b""]
+    assert lines.feed(b"done\n") == b"pstatus 3\npdone\n"
+
+
+def test_a_row_above_those_that_the_cursor_reaches_waits_only_shortly():
+    lines = in_pipe()
+    assert lines.feed(b"\ra\n\rb" + UP + b"\ra\n\rb\n\rc", 5) == b""
+    assert lines.due_ns == 5 + SETTLE_NS[False]
+    assert lines.update(5 + SETTLE_NS[False]) == b"pa\n"
+    assert lines.due_ns is None
+
+
 @given(data=STREAMS, at=st.lists(st.integers(0, 200)), limit=st.integers(0, 12))
 @example(data=b"\ra\nbc\r\n", at=[5], limit=12)
 def test_lines_that_wait_for_a_movement_of_the_cursor_stay_the_same(data, at, limit):
