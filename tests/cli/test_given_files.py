@@ -38,6 +38,8 @@ def variables(supervise: Command, content: bytes) -> dict[str, str]:
             b"Z=\nZ1=''\nZ2= \nZ3=a#b\nZ4=a #b\nZ5=k=v\n",
             {"Z": "", "Z1": "", "Z2": "", "Z3": "a#b", "Z4": "a", "Z5": "k=v"},
         ),
+        (b"Z=#a\nZ2=  #a\nZ3=\t#\nZ4= #a#b\n", {"Z": "#a", "Z2": "", "Z3": "", "Z4": ""}),
+        (rb"Z='Let\'s go!' # c" + b"\n" + rb"Z2='a\\'", {"Z": "Let's go!", "Z2": "a\\\\"}),
         (b'Z=it\'s\nZ2=say "hi"\n', {"Z": "it's", "Z2": 'say "hi"'}),
     ],
 )

@@ -28,7 +28,7 @@ _VALUE = re.compile(
     r"""|(?P<bare>(?!["'])[^\n]*)""",
     re.DOTALL,
 )
-_COMMENT = re.compile(r"(?:^|[ \t])#")
+_COMMENT = re.compile(r"[ \t]#")
 _ESCAPE = re.compile(r"""\\([abfnrtv\\"'$])""")
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
@@ -38,8 +38,8 @@ def read(path: str) -> dict[str, str]:
 
     Empty lines and lines that begin with ``#`` are skipped. The word ``export`` before a name is skipped, too. Quotes
     around a value are removed; the value between quotes may have several lines. In double quotes ``\n`` is a newline,
-    and a backslash before a quote, ``$`` or another backslash is removed. In a value without quotes, text after `` #``
-    is a comment. ``$`` has no special meaning.
+    and a backslash before a quote, ``$`` or another backslash is removed; in single quotes, one before a single quote
+    is removed. In a value without quotes, text after `` #`` is a comment. ``$`` has no special meaning.
 
     Raises:
         argparse.ArgumentTypeError: The file cannot be read, or has a line of another form; the text names both.
@@ -65,9 +65,10 @@ def read(path: str) -> dict[str, str]:
 def _text(value: re.Match[str]) -> str:
     """Return a value without quotes and comment."""
     if value["bare"] is not None:
-        return _COMMENT.split(value["bare"], maxsplit=1)[0].strip()
+        behind_equals = value.string[value.start() - 1 : value.end()]  # "A=#b" has no comment, and "A= #b" has one
+        return _COMMENT.split(behind_equals, maxsplit=1)[0][1:].strip()
     if value["raw"] is not None:
-        return value["raw"]
+        return re.sub(r"\\(.)", lambda found: "'" if found[1] == "'" else found[0], value["raw"], flags=re.DOTALL)
     return _ESCAPE.sub(lambda found: _ESCAPES.get(found[1], found[1]), value["escaped"])
 
 
