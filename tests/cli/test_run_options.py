@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -201,6 +202,15 @@ def test_the_lines_of_a_dry_run_run_the_ranks(supervise: Command):
     assert sorted(supervise.tmp_path.iterdir()) == before
     again = supervise.run("--no-prefix", "sh", "-c", done.stdout)
     assert again.stdout.splitlines() == ["0 2 b c ['x y']", "1 2 b c ['x y']"]
+
+
+def test_t9_a_dry_run_prints_no_control_character_and_keeps_every_byte(supervise: Command):
+    words = ["it's \\x1b\n\t", "\x1b]0;title\x07", "\udcff\x7f\u202eé'\\"]
+    program = [sys.executable, "-c", "import os, sys; print(sys.argv[1:], ascii(os.environ['A']))"]
+    done = supervise.run("--dry-run", "--env", f"A={words[2]}", "--cwd", ".", *program, *words)
+    assert done.stdout.translate({ord("\n"): "", ord("\t"): ""}).isprintable()
+    again = supervise.run("--no-prefix", "bash", "-c", done.stdout, PYTHONIOENCODING="utf-8:backslashreplace")
+    assert again.stdout == f"{words!r} {words[2]!a}\n"
 
 
 def test_quiet(supervise: Command):

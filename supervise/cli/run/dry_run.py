@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import TYPE_CHECKING
 
@@ -77,8 +78,8 @@ def lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> list[str]:
     for rank, env in shown.items():
         part = options.part_of(rank)
         own = [_assigned(key, value) for key, value in env.items() if key not in common]
-        line = " ".join([*own, shlex.join(program.command(part))])
-        found.append(line if part.cwd is None else f"(cd {shlex.quote(part.cwd)} && {line})")
+        line = " ".join([*own, *map(_word, program.command(part))])
+        found.append(line if part.cwd is None else f"(cd {_word(part.cwd)} && {line})")
     return found
 
 
@@ -99,4 +100,15 @@ def _shown(env: Mapping[str, str], part: Part, options: Options) -> dict[str, st
 
 
 def _assigned(name: str, value: str) -> str:
-    return f"{name}={shlex.quote(value)}"
+    return f"{name}={_word(value)}"
+
+
+def _word(text: str) -> str:
+    """Quote a word for a shell. No control character reaches the terminal, and each byte reaches the program."""
+    if text.translate({ord("\n"): "", ord("\t"): ""}).isprintable():
+        return shlex.quote(text)
+    escaped = "".join(
+        char if char.isprintable() and char not in "\\'" else "".join(f"\\x{byte:02x}" for byte in os.fsencode(char))
+        for char in text
+    )
+    return f"$'{escaped}'"
