@@ -9,6 +9,7 @@ its workers: to test a fallback, or because a kernel or sandbox implements one w
 
 from __future__ import annotations
 
+import _socket
 import errno
 import os
 import select
@@ -35,7 +36,7 @@ GLIBC = "glibc" not in _WITHOUT
 PIDFD_SIGNAL_PROCESS_GROUP = 4
 """A flag of pidfd_send_signal, which Linux has since 6.9."""
 
-_REFUSALS = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES})
+_REFUSALS = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EAFNOSUPPORT})
 _CLONE3 = 435
 
 
@@ -84,6 +85,7 @@ def refused(*, functions: bool) -> str:
         "epoll_create1": lambda: select.epoll().close(),
         "eventfd2": lambda: os.close(os.eventfd(0)),
         "pipe2": _pipe,
+        "socket(AF_UNIX)": lambda: _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM).close(),
         "waitid": lambda: os.waitid(os.P_PID, os.getpid(), os.WEXITED | os.WNOHANG),
     }
     if functions:

@@ -31,13 +31,14 @@ NUMBERS = {
     "ptrace": 101,
     "sched_getaffinity": 204,
     "sched_setaffinity": 203,
-    "socket": 41,
+    "socket(AF_INET)": 41,
+    "socket(AF_UNIX)": 41,
     "statx": 332,
     "waitid": 247,
 }
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06  # of classic BPF
 _FIRST_ARGUMENT = 16
-_AF_INET = 2
+_FAMILIES = {"socket(AF_INET)": 2, "socket(AF_UNIX)": 1}
 _ERRNO, _ALLOW = 0x00050000, 0x7FFF0000
 _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2
 
@@ -47,15 +48,12 @@ class _Program(ctypes.Structure):
 
 
 def refuse(number: int, names: list[str]) -> None:
-    """Let the kernel answer these system calls of this process and its descendants with an errno.
-
-    Of `socket` only the calls for IPv4, because no program of this machine works without Unix sockets.
-    """
+    """Let the kernel answer these system calls of this process and its descendants with an errno."""
     steps = [(_LOAD, 0, 0, 0)]  # the number of the call
     for name in names:
-        if name == "socket":
+        if name in _FAMILIES:
             steps += [(_JUMP_IF_EQUAL, 0, 4, NUMBERS[name]), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
-            steps += [(_JUMP_IF_EQUAL, 0, 1, _AF_INET), (_RETURN, 0, 0, _ERRNO | number), (_LOAD, 0, 0, 0)]
+            steps += [(_JUMP_IF_EQUAL, 0, 1, _FAMILIES[name]), (_RETURN, 0, 0, _ERRNO | number), (_LOAD, 0, 0, 0)]
             continue
         steps += [(_JUMP_IF_EQUAL, 0, 1, NUMBERS[name]), (_RETURN, 0, 0, _ERRNO | number)]
     steps.append((_RETURN, 0, 0, _ALLOW))

@@ -15,7 +15,8 @@ from tests.processes import sandbox
 ROOT = str(Path(__file__).parents[2])
 pytestmark = pytest.mark.skipif(not sandbox.AVAILABLE, reason="the filter has the numbers of x86-64")
 
-OPTIONAL = sorted(sandbox.NUMBERS.keys() - {"clone3", "epoll_create1", "eventfd2", "memfd_create", "pipe2", "waitid"})
+NEEDED = ["epoll_create1", "eventfd2", "pipe2", "socket(AF_UNIX)", "waitid"]
+OPTIONAL = sorted(sandbox.NUMBERS.keys() - {*NEEDED, "clone3", "memfd_create"})
 ERRNOS = ("ENOSYS", "EPERM", "EACCES")
 STRESS = {"ENOSYS": [pytest.mark.stress], "EACCES": [pytest.mark.stress]}
 """Marks of the single calls with these errnos, because the whole table takes minutes."""
@@ -104,7 +105,7 @@ def test_t3_all_calls_with_a_fallback_may_be_refused_together(tmp_path, number):
 
 
 def check_named(done, names):
-    named = re.findall(r"the kernel refuses the system call (\w+) \(", done.stderr)
+    named = re.findall(r"the kernel refuses the system call (\S+) \(", done.stderr)
     assert set(named) & set(names), done.stderr
     assert "seccomp" in done.stderr
     assert "cannot start" not in done.stderr
@@ -112,12 +113,18 @@ def check_named(done, names):
     assert done.returncode in (1, 2)
 
 
-@each_refusal(["epoll_create1", "eventfd2", "pipe2", "waitid"])
+@each_refusal(NEEDED)
 def test_t3_a_start_without_a_call_that_it_needs_names_the_call(tmp_path, number, name):
     """The program is not blamed."""
     check_named(under(tmp_path, number, [name], runs(tmp_path, "true")), [name])
     if name != "pipe2":  # multiprocessing fails first
         check_named(under(tmp_path, number, [name], gangs(tmp_path)), [name])
+
+
+def test_t3_a_service_that_systemd_restricts_to_other_address_families_is_told(tmp_path):
+    """``RestrictAddressFamilies=AF_INET`` answers EAFNOSUPPORT."""
+    for command in (runs(tmp_path, "true"), gangs(tmp_path)):
+        check_named(under(tmp_path, "EAFNOSUPPORT", ["socket(AF_UNIX)"], command), ["socket(AF_UNIX)"])
 
 
 LIBRARY = {
