@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import faulthandler
-import functools
 import os
 import sys
 
@@ -172,6 +171,8 @@ def record(fn: Callable[_P, _R], error_handler: ErrorHandler | None = None) -> C
         fn: The main function.
         error_handler: Writes the file; None is the result of `get_error_handler`.
     """
+    import functools  # lazy: not built in
+
     handler = error_handler or get_error_handler()
 
     @functools.wraps(fn)

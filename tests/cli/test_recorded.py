@@ -244,6 +244,18 @@ def test_o14_a_rank_that_cannot_import_us_is_recorded(supervise: Command):
     assert done.stdout == "supervise\n"
 
 
+@pytest.mark.parametrize("name", ["collections", "contextlib", "enum", "functools", "types"])
+def test_o14_a_module_of_the_user_beside_the_script_is_not_taken_for_one_of_python(supervise: Command, name: str):
+    """Python imports these modules itself only where the command, not a script, starts."""
+    folder = supervise.tmp_path / "scripts"
+    folder.mkdir()
+    (folder / f"{name}.py").write_text("print('of the user')\n")
+    (folder / "work.py").write_text("raise ValueError(7)\n")
+    done = supervise.run("--no-prefix", "scripts/work.py")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert records(supervise) == {0: "ValueError: 7"}
+
+
 def test_o14_files_of_the_user_with_names_of_the_standard_library_cost_nothing(supervise: Command):
     """Neither the record nor the command imports them, and a module of the user stays in `sys.modules`."""
     for name in [

@@ -72,9 +72,11 @@ def _record(error: BaseException, now_ns: int) -> None:
     """Record an exception. Load modules by path, because the rank may not find supervise; restore `sys.modules`."""
     folders = "supervise._files"  # `recording` imports it to write
     known = folders in sys.modules
-    sys.modules[folders] = _module(folders)
+    recording = _module("supervise.recording")
+    with recording._StandardLibrary():  # noqa: SLF001 - only for the code of supervise
+        sys.modules[folders] = _module(folders)
     try:
-        _module("supervise.recording").record_uncaught(error, now_ns)
+        recording.record_uncaught(error, now_ns)
     finally:
         if not known:
             del sys.modules[folders]
