@@ -63,15 +63,22 @@ class ErrorHandler:
         self._moment_ns = time.time_ns()
         path = self._get_error_file_path()
         if path:
-            self._write_error_file(path, _record_of(e, self._moment_ns))
+            try:
+                text = _record_of(e, self._moment_ns)
+            except Exception:  # an import: the rank has no descriptor left, or has changed its user or its root folder
+                text = _bare_record_of(e, self._moment_ns)
+            self._write_error_file(path, text)
 
     _moment_ns: int | None = None
     """The modification time to set on the next file; None leaves the time of the write."""
+    _written = False
+    """Whether a record was written."""
 
     def _write_error_file(self, file_path: str, error_msg: str) -> None:
         """Write `error_msg` to the file; warn if that fails."""
         try:
             _write_file(file_path, error_msg.encode("utf-8", "backslashreplace"), self._moment_ns)
+            self._written = True
         except Exception as e:  # must not hide the recorded exception
             _warn(f"Unable to write error to file. {type(e).__name__}: {e}")
 
@@ -193,9 +200,8 @@ def record(fn: Callable[_P, _R], error_handler: ErrorHandler | None = None) -> C
 
 def _record(handler: ErrorHandler, e: Exception) -> None:
     """Pass `e` to the handler; for a `ChildFailedError`, pass the error file of the first child that failed."""
-    from supervise.errors import ChildFailedError
-
-    if not isinstance(e, ChildFailedError):
+    errors = sys.modules.get("supervise.errors")  # without an import, which may fail
+    if errors is None or not isinstance(e, errors.ChildFailedError):
         handler.record_exception(e)
         return
     rank, failure = e.get_first_failure()
@@ -230,19 +236,28 @@ def record_uncaught(e: BaseException, now_ns: int) -> None:
     path = handler._get_error_file_path()  # noqa: SLF001 - a class of this module
     if not path or (os.path.isfile(path) and os.path.getsize(path)):
         return
-    if "supervise.errors" in sys.modules and isinstance(e, sys.modules["supervise.errors"].ChildFailedError):
+    errors = sys.modules.get("supervise.errors")
+    if errors is not None and isinstance(e, errors.ChildFailedError):
         _record(handler, e)
         return
-    message = _shortened(f"{type(e).__name__}: {text_of(e)}")
-    extra = f'{{"py_callstack": "{_in_json(_frames_of(e) + message)}", "timestamp": "{now_ns // _NS_PER_S}"}}'
-    _write_file(path, f'{{"message": {{"message": "{_in_json(message)}", "extraInfo": {extra}}}}}'.encode(), now_ns)
+    _write_file(path, _bare_record_of(e, now_ns).encode(), now_ns)
     _write_file(path, _record_of(e, now_ns).encode(), now_ns)
 
 
+def _bare_record_of(e: BaseException, now_ns: int) -> str:
+    """Return the record of `e` without source lines and without the chain of exceptions. It needs no import."""
+    message = _shortened(f"{type(e).__name__}: {text_of(e)}")
+    extra = f'{{"py_callstack": "{_in_json(_frames_of(e) + message)}", "timestamp": "{now_ns // _NS_PER_S}"}}'
+    return f'{{"message": {{"message": "{_in_json(message)}", "extraInfo": {extra}}}}}'
+
+
 def _in_json(text: str) -> str:
-    """Return the content of a JSON string, without the module `json`."""
-    code = text.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{code[at : at + 4]}" for at in range(0, len(code), 4))
+    """Return the content of a JSON string, without the module `json` and without a codec, which may be an import."""
+    codes = [ord(char) for char in text]
+    return "".join(
+        f"\\u{code:04x}" if code < 0x10000 else f"\\u{0xD7C0 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+        for code in codes
+    )
 
 
 def _frames_of(e: BaseException) -> str:

@@ -1,5 +1,7 @@
 """Functions that raise in odd places: the blame and the outcome stay true, and nothing hangs."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.patience import PATIENCE_S
@@ -50,6 +52,21 @@ def test_o4_a_function_that_clears_its_environment_still_records(tmp_path, kind)
     with faulty(tmp_path, kind, ["os.environ.clear(); raise ValueError('mine')"]) as gang:
         result = gang.wait()
     assert "ValueError: mine" in str(result.failures[0].message)
+
+
+CANNOT_RECORD = [
+    "os.environ['TORCHELASTIC_ERROR_FILE'] = '/dev/null/none'",
+    "sys.meta_path.clear(); [sys.modules.pop(name, None) for name in ('json', 'traceback', 'ast')]",
+]
+
+
+@pytest.mark.parametrize("source", CANNOT_RECORD, ids=["no file", "no import"])
+@each_function
+def test_o4_an_exception_that_cannot_be_recorded_is_in_stderr(tmp_path, kind, source):
+    """As in a rank that has changed its user or its root folder, or has no descriptor left."""
+    with faulty(tmp_path, kind, [f"{source}; raise ValueError('mine')"]) as gang:
+        result = gang.wait()
+    assert "ValueError: mine" in f"{result.failures[0].message} {Path(result.stderrs[0]).read_text()}"
 
 
 RAISING_HANDLER = """

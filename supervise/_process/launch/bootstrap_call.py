@@ -105,7 +105,7 @@ def _call(settings: Settings) -> None:
     except BaseException as error:
         if returned or not isinstance(error, Exception):  # otherwise `record` has recorded the error
             handler.record_exception(error)
-        if not handler.records:
+        if not handler.has_recorded:
             sys.excepthook(type(error), error, error.__traceback__)
         raise SystemExit(1) from None
 
@@ -164,9 +164,9 @@ class _RankErrorHandler(ErrorHandler):
         return (super()._get_error_file_path() or self._path) if os.getpid() == self._rank_pid else None
 
     @property
-    def records(self) -> bool:
-        """Whether there is an error file."""
-        return bool(self._get_error_file_path())
+    def has_recorded(self) -> bool:
+        """Whether the exception was recorded."""
+        return self._written
 
 
 def _call_plainly(settings: Settings) -> None:
