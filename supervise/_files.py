@@ -364,7 +364,26 @@ def last_lines(path: str, count: int = 20) -> str:
             text = file.read(_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
-    return "\n".join(text.strip("\0").rstrip("\n").split("\n")[-count:])  # a hole in a file reads as NUL
+    return "\n".join(_rows(text.strip("\0").rstrip("\n"))[-count:])  # a hole in a file reads as NUL
+
+
+def _rows(text: str) -> list[str]:
+    """Return the lines of a text. If it moves the cursor up, as nested progress bars do, later text replaces rows."""
+    if "\x1b[" not in text:
+        return text.split("\n")
+    import re  # lazy: a rank imports this module
+
+    rows, at, begins = [""], 0, False
+    for part in re.split(r"(\n|\x1b\[[0-9]{0,9}[ABEF])", text):
+        if part == "\n" or re.fullmatch(r"\x1b\[.*[BE]", part):
+            at, begins = at + int(part[2:-1] or 1), True
+            rows += [""] * (min(at, len(rows)) + 1 - len(rows))
+            at = min(at, len(rows) - 1)
+        elif re.fullmatch(r"\x1b\[.*[AF]", part):
+            at, begins = max(0, at - int(part[2:-1] or 1)), True
+        elif part:
+            rows[at], begins = part if begins else rows[at] + part, False
+    return [row for row in rows if row.strip() or "\r" not in row]  # a bar may clear its row
 
 
 def no_room(path: str) -> OSError | None:

@@ -90,3 +90,15 @@ def test_the_text_of_a_failure_prints_under_any_encoding(supervise: Command, enc
     assert (done.returncode, out.count("ValueError:") >= 4) == (1, True)
     assert f"ValueError: {'☃' if codec.startswith('utf') else chr(92) + 'u2603'} \\udc80" in out
     assert "GangFailed" in err
+
+
+def test_the_end_of_stderr_has_the_reason_above_the_last_states_of_many_bars(supervise: Command):
+    """Each of these bars moves the cursor down and up again, also when it is closed."""
+    turns = range(30)
+    up = "\x1b[A"
+    bars = "".join("\n" * bar + f"\rbar {bar}: {turn}" + up * bar for turn in turns for bar in range(1, 9))
+    (supervise.tmp_path / "end").write_text(f"the reason\n\rbar 0: 0{bars}\r       \r\nlast\n")
+    done = supervise.run("-n", "2", "sh", "-c", "test $RANK = 0 || { cat end >&2; exit 3; }")
+    quoted = done.stderr.partition("the end of its stderr:\n")[2].partition("rank 0:")[0].split("\n")
+    expected = ["the reason", "last", *(f"bar {bar}: {turns[-1]}" for bar in range(2, 9))]
+    assert [line.strip() for line in quoted if line.strip()] == expected
