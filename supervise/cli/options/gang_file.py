@@ -128,12 +128,13 @@ class GangFile:
     def _toml(self, text: str) -> dict[str, Any]:
         try:
             found = tomllib.loads(text, parse_float=str)  # a variable such as 3.10 keeps its text
+            has_nul = "\\x00" in repr(found).replace("\\\\", "")
         except ValueError as error:  # also an integer of more than 4300 digits
             quotes = '; a text is between two quotes, such as command = "sleep 1"'
             raise self._error(f"{error}{quotes if _UNQUOTED.match(str(error)) else ''}") from None
         except RecursionError:
             raise self._error("its arrays or tables are nested too deeply") from None
-        if "\\x00" in repr(found).replace("\\\\", ""):
+        if has_nul:
             raise self._error("a text in it holds a NUL character, which no program can be given")
         return found
 
