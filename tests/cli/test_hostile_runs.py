@@ -270,6 +270,8 @@ def test_t9_absurd_values_in_the_files_of_a_run_end_no_command(
                 code, out, _ = in_this_process(*words)
                 assert code in (0, 2), (words, at, new)
                 assert "\x1b" not in out, (words, at, new)
+            for words in (("wait", "job"), ("status", "job")):  # their exit codes depend on the values
+                assert "\x1b" not in "".join(in_this_process(*words)[1:]), (words, at, new)
 
 
 @pytest.mark.parametrize("words", [("show", "job"), ("report", "job", "--output", "-"), ("logs", "job")])

@@ -91,7 +91,8 @@ def _ended(found: argparse.Namespace) -> int:
     if not isinstance(code, int):
         return steering.fail("wait", steering.how_it_ended(found.target), steering.REFUSED)
     ends = recorded.get("ends")
-    codes = {rank: end.get("exitcode") for rank, end in ends.items()} if isinstance(ends, dict) else {}
+    known = ends.items() if isinstance(ends, dict) else ()
+    codes = {rank: end.get("exitcode") for rank, end in known if isinstance(end, dict)}
     result = {"finished": True, "outcome": recorded.get("outcome"), "root_cause": recorded.get("root_cause")}
     text = f"{found.target.name}: {steering.outcome_of(found.target, {})[0]}"
     steering.show(found, result | {"exit_codes": codes, "exit_code": code}, [text])
