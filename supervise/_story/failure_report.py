@@ -120,10 +120,8 @@ WHY_LINES = 20
 _WHY_HEAD = 3
 _LINE_CHARS = 300
 _HEAD = "Traceback (most recent call last):"
-_FRAME = re.compile(r'[ |]*  File "(?P<path>[^"]*)", line \d+')
-_OUR_FILES = re.compile(
-    r"/supervise/(recording|ray/calls|_process/launch/\w+)\.py$|/cloudpickle/\w+\.py$|^<frozen runpy>$"
-)
+_FRAME = r'[ |]*  File "(?P<path>[^"]*)", line \d+'
+_OUR_FILES = r"/supervise/(recording|ray/calls|_process/launch/\w+)\.py$|/cloudpickle/\w+\.py$|^<frozen runpy>$"
 """The files that import the main module of a rank, call its function and pickle its value: of supervise, runpy and
 cloudpickle."""
 
@@ -148,17 +146,17 @@ def without_our_frames(rows: list[str]) -> list[str]:
     kept: list[str] = []
     leading = ours = False
     for row in rows:
-        frame = _FRAME.match(row)
+        frame = re.match(_FRAME, row)
         if row.endswith(_HEAD):
             leading, ours = True, False
         elif frame is not None:
-            ours = leading and _OUR_FILES.search(frame["path"]) is not None
+            ours = leading and re.search(_OUR_FILES, frame["path"]) is not None
             leading = ours
         elif not row.lstrip(" |").startswith(" ") and not row.startswith(("    ", "  |     ")):
             leading = ours = False  # the line of the exception
         if not ours:
             kept.append(row)
-    return [row for row, after in pairwise([*kept, ""]) if not row.endswith(_HEAD) or _FRAME.match(after)]
+    return [row for row, after in pairwise([*kept, ""]) if not row.endswith(_HEAD) or re.match(_FRAME, after)]
 
 
 def clean(text: str) -> list[str]:
@@ -175,7 +173,7 @@ def clean_output(text: str) -> list[str]:
     traceback = False
     for row in text.rstrip().split("\n"):
         rows += clean(row if traceback and not row.startswith(" ") else row.rstrip("\r").rpartition("\r")[2])
-        traceback = _FRAME.match(row) is not None or (traceback and row.startswith(" "))
+        traceback = re.match(_FRAME, row) is not None or (traceback and row.startswith(" "))
     return rows
 
 

@@ -125,7 +125,7 @@ _LONGEST_LINE = 1 << 20
 _COUNTS = frozenset({"world_size", "nnodes", "node_rank"})
 _MOST = 1 << 22
 _MOST_TITLES = 100_000
-_ATTEMPT = re.compile(r"attempt_(\d{1,9})")
+_ATTEMPT = r"attempt_(\d{1,9})"
 SOCKET = "control.sock"
 
 
@@ -273,7 +273,7 @@ class RecordedRun:
 
     def _attempts(self) -> list[tuple[int, str]]:
         with os.scandir(self.path) as entries:
-            named = [(_ATTEMPT.fullmatch(entry.name), entry) for entry in entries]
+            named = [(re.fullmatch(_ATTEMPT, entry.name), entry) for entry in entries]
         return [(int(name[1]), entry.path) for name, entry in named if name and entry.is_dir(follow_symlinks=False)]
 
     @cached_property

@@ -46,6 +46,8 @@ _FILE = rb"/memfd:%b%b:" + _NUMBER + rb" \(deleted\)"
 
 def number_in_environment(environment: bytes, token: str) -> int | None:
     """Return the number for a gang in the environment of a process; None if the environment names none."""
+    if token.encode() not in environment:  # almost all processes: a pattern takes long to compile
+        return None
     import re
 
     found = re.search(_IN_ENVIRONMENT % (VARIABLE.encode(), token.encode()), environment)

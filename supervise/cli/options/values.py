@@ -125,11 +125,11 @@ def open_without_wait(path: str, flags: int) -> int:
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SIZE = re.compile(r"([0-9]{1,15})([KMGT]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
-_RANKS = re.compile("[0-9]+(?:-[0-9]+)?")
-_NOT_A_ROLE = re.compile(r"all|none|root-cause|-.*|\s.*|.*\s|.*[,=].*", re.DOTALL)
+_SIZE = r"([0-9]{1,15})([KMGT]?)(?:i?B)?"  # patterns are compiled at their first use, since few commands use them
+_RANKS = "[0-9]+(?:-[0-9]+)?"
+_NOT_A_ROLE = r"(?s)all|none|root-cause|-.*|\s.*|.*\s|.*[,=].*"
 """What options and commands do not take as the name of a role: their other values, a list, a count, an option."""
-_NAME = re.compile("[A-Za-z_][A-Za-z0-9_.-]*")
+_NAME = "[A-Za-z_][A-Za-z0-9_.-]*"
 
 
 def worker_count(text: str, least: int = 1) -> int:
@@ -269,9 +269,9 @@ def name(text: str) -> str:
 
 def role_name(text: str) -> str:
     """Return the name of a role, which is not a rank in a list of ranks and roles."""
-    if _RANKS.fullmatch(text):
+    if re.fullmatch(_RANKS, text):
         raise argparse.ArgumentTypeError(f"{text!r} is a number of a rank; give the role a name with a letter")
-    if _NOT_A_ROLE.fullmatch(text):
+    if re.fullmatch(_NOT_A_ROLE, text):
         raise argparse.ArgumentTypeError(
             f"{text!r} has another meaning where options and commands take roles; give a name other than all, none and"
             " root-cause, without ',', '=', '-' at its begin and spaces at its ends"
@@ -289,7 +289,7 @@ def variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r} has no '='; give NAME=VALUE; the ranks inherit your environment")
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(_NAME, name):
         raise argparse.ArgumentTypeError(
             f"{name!r} is not the name of a variable; give letters, digits, '_', '.' and '-'"
         )
@@ -338,7 +338,7 @@ def directory(text: str) -> str:
 
 def size(text: str) -> int:
     """Return the bytes of a size such as ``10M``."""
-    found = _SIZE.fullmatch(text)
+    found = re.fullmatch(_SIZE, text, re.ASCII | re.IGNORECASE)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a valid size; give bytes, or a number with K, M or G: 10M")
     size = int(found[1]) * _BYTES[found[2].upper()]

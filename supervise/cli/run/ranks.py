@@ -101,13 +101,13 @@ def limited_threads(options: Options) -> int | None:
     return None if given else _threads(options)
 
 
-_USES_THREADS = re.compile(rb"/(?:numpy|torch)/|/lib(?:gomp|iomp5|omp|(?:scipy_)?openblas|mkl_rt|torch)")
+_USES_THREADS = rb"/(?:numpy|torch)/|/lib(?:gomp|iomp5|omp|(?:scipy_)?openblas|mkl_rt|torch)"
 
 
 def uses_threads(pid: int) -> bool:
     """Return whether a process has loaded numpy, torch or another library that reads ``OMP_NUM_THREADS``."""
     try:
         with open(f"/proc/{pid}/maps", "rb") as file:
-            return _USES_THREADS.search(file.read()) is not None
+            return re.search(_USES_THREADS, file.read()) is not None
     except OSError:  # it has ended
         return False
