@@ -70,7 +70,7 @@ def test_a_new_setting_is_an_option_and_a_key(new: str, toml: Callable[[str], st
     if wrong:
         with pytest.raises(SystemExit):
             check([toml(f"pace = '{wrong}'")])
-        assert "--pace" in capsys.readouterr().err
+        assert "gang.toml: pace: " in capsys.readouterr().err
 
 
 def test_a_new_setting_is_checked(new: str):
