@@ -15,7 +15,9 @@ TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
     from collections.abc import Callable
     from logging import Logger
-    from typing import Any, ParamSpec, TypeVar
+    from typing import Any, ParamSpec, TypeGuard, TypeVar
+
+    from supervise.errors import ChildFailedError
 
     _P = ParamSpec("_P")
     _R = TypeVar("_R")
@@ -27,6 +29,7 @@ _NS_PER_S = 1_000_000_000
 _LARGEST_RECORD = (4 << 20) - 4096
 """Bytes; `result.MOST_BYTES` are read."""
 _MOST_FRAMES = 50
+_HOMES_OF_CHILD_FAILED = ("supervise.errors", "torch.distributed.elastic.multiprocessing.errors")
 _KEPT = _LARGEST_RECORD // 2 // 12
 """Number of characters that fit into half a record, even if JSON needs twelve bytes for each."""
 
@@ -171,8 +174,8 @@ def record(fn: Callable[_P, _R], error_handler: ErrorHandler | None = None) -> C
     """Wrap `fn` so that an exception that leaves it is written to the error file.
 
     Use it once per process, on the main function. ``SystemExit(0)`` becomes a return of None; other exits, and
-    exceptions that are not an `Exception`, pass without a record. For a `ChildFailedError`, the error file of its first
-    failure is copied to this process's error file.
+    exceptions that are not an `Exception`, pass without a record. For a `ChildFailedError`, also that of PyTorch, the
+    error file of its first failure is copied to this process's error file.
 
     Args:
         fn: The main function.
@@ -200,8 +203,7 @@ def record(fn: Callable[_P, _R], error_handler: ErrorHandler | None = None) -> C
 
 def _record(handler: ErrorHandler, e: Exception) -> None:
     """Pass `e` to the handler; for a `ChildFailedError`, pass the error file of the first child that failed."""
-    errors = sys.modules.get("supervise.errors")  # without an import, which may fail
-    if errors is None or not isinstance(e, errors.ChildFailedError):
+    if not _is_child_failed(e):
         handler.record_exception(e)
         return
     rank, failure = e.get_first_failure()
@@ -216,6 +218,12 @@ def _record(handler: ErrorHandler, e: Exception) -> None:
         handler.dump_error_file(failure.error_file, failure.exitcode)
     except (OSError, ValueError):  # the child's file is truncated or gone: record the parent's exception
         handler.record_exception(e)
+
+
+def _is_child_failed(e: Any) -> TypeGuard[ChildFailedError]:
+    """Return whether `e` is a `ChildFailedError` of supervise, or of PyTorch, whose class `agent.launch` raises."""
+    homes = (sys.modules.get(name) for name in _HOMES_OF_CHILD_FAILED)
+    return any(isinstance(e, getattr(home, "ChildFailedError", ())) for home in homes)
 
 
 def record_uncaught(e: BaseException, now_ns: int) -> None:
@@ -236,8 +244,7 @@ def record_uncaught(e: BaseException, now_ns: int) -> None:
     path = handler._get_error_file_path()  # noqa: SLF001 - a class of this module
     if not path or (os.path.isfile(path) and os.path.getsize(path)):
         return
-    errors = sys.modules.get("supervise.errors")
-    if errors is not None and isinstance(e, errors.ChildFailedError):
+    if _is_child_failed(e) and e.get_first_failure()[1].error_file != _NOT_AVAILABLE:
         _record(handler, e)
         return
     _write_file(path, _bare_record_of(e, now_ns).encode(), now_ns)

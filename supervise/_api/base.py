@@ -58,7 +58,7 @@ class PContext(abc.ABC):
     error_files: dict[int, str]
     """Local rank to path; the file exists if the rank recorded an exception."""
     filtered_stdout: TextIO | None = None
-    """The file of a subclass's filtered stdout lines. None for the gangs of supervise: a Tail writes their file."""
+    """The file of the shown stdout lines that pass the filters, open until the end; None without filters."""
     filtered_stderr: TextIO | None = None
     """The same for stderr."""
     _tail_logs: Sequence[ShownLog] = ()

@@ -17,6 +17,7 @@ from supervise import _threads, messages as ask
 from supervise._api import signals
 from supervise._api.base import PContext
 from supervise._api.signals import protected
+from supervise._files import open_to_append
 from supervise._gang.asks import as_signal
 from supervise._gang.attempt import Attempt, first_attempt
 from supervise._gang.supervisor import Supervisor
@@ -203,6 +204,11 @@ class GangContext(PContext):
             self._follow(self._attempt.dest, self._spec.log_line_prefixes, *self._filters)
             for tail in self._tail_logs:
                 tail.start()
+            return
+        for name in {tail.name for tail in self._attempt.tails} & {"filtered_stdout", "filtered_stderr"}:
+            path = getattr(self._attempt.dest, name)
+            file = open(path, "a", encoding="utf-8", opener=lambda given, _: open_to_append(given))  # noqa: SIM115
+            setattr(self, name, file)
 
     def _refuse(self) -> NoReturn:
         raise ValueError(

@@ -10,14 +10,17 @@ from supervise.elastic._lazy import names
 
 TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
+    from supervise import logs
     from supervise._api.base import PContext
     from supervise._process.launch.numa import NumaOptions as NumaOptions
     from supervise._torch.contexts import MultiprocessContext, SubprocessContext
     from supervise._torch.start import start_processes
     from supervise.destinations import LogsDest
     from supervise.errors import SignalException
-    from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std, to_map, validate_full_rank as _validate_full_rank
+    from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std, to_map
     from supervise.result import ProcessFailure, RunProcsResult
+
+    _validate_full_rank = logs.validate_full_rank  # type checkers take an import under another name as private
 
 __all__ = [
     "DefaultLogsSpecs",

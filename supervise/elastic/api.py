@@ -6,19 +6,18 @@ from supervise.elastic._lazy import names
 
 TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
+    from logging import Logger
+
+    from supervise import logs
+    from supervise._api import signals
     from supervise._api.base import PContext
-    from supervise._api.signals import (
-        default_signal as _get_default_signal,
-        kill_signal as _get_kill_signal,
-        raise_or_record as _terminate_process_handler,
-    )
     from supervise._api.tail_log import TailLog as TailLog
     from supervise._process.launch.numa import NumaOptions as NumaOptions
     from supervise._torch.contexts import MultiprocessContext, SubprocessContext
     from supervise._torch.redirects import (
         IS_MACOS as IS_MACOS,
         IS_WINDOWS as IS_WINDOWS,
-        _wrap,
+        _wrap as _wrap,
         get_std_cm,
         redirect_stderr as redirect_stderr,
         redirect_stdout as redirect_stdout,
@@ -29,10 +28,16 @@ if TYPE_CHECKING:
     )
     from supervise.destinations import LogsDest
     from supervise.errors import SignalException
-    from supervise.events import log as logger
-    from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std, to_map, validate_full_rank as _validate_full_rank
+    from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std, to_map
     from supervise.recording import record as record
     from supervise.result import ProcessFailure as ProcessFailure, RunProcsResult
+
+    # Type checkers take an import under another name as private
+    _get_default_signal = signals.default_signal
+    _get_kill_signal = signals.kill_signal
+    _terminate_process_handler = signals.raise_or_record
+    _validate_full_rank = logs.validate_full_rank
+    logger: Logger
 
 __all__ = [
     "DefaultLogsSpecs",

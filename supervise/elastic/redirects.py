@@ -7,6 +7,8 @@ __all__ = ["IS_MACOS", "IS_WINDOWS", "get_libc", "redirect", "redirect_stderr", 
 
 TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
-    from supervise.events import log as logger
+    from logging import Logger
+
+    logger: Logger
 else:
     __getattr__, __dir__ = names(__name__, globals(), {"logger": "events:log"})

@@ -227,6 +227,16 @@ def bytes_that_are_no_text(lib, folder):
 
 
 @family
+def rewritten_lines(lib, folder):
+    """What is shown of a progress bar."""
+    specs = lib.DefaultLogsSpecs(str(folder / "logs"), tee=lib.Std.OUT)
+    context = _start(lib, folder, "/bin/sh", {0: ("-c", r"printf '1%%\r2%%\r3%%\n'")}, logs_specs=specs)
+    context.wait(period=0.05)
+    sys.stdout.flush()
+    return (folder / "host.stdout").read_text()
+
+
+@family
 def unfinished_line_of_two_ranks(lib, folder):
     """What is shown when each rank's last line has no newline."""
     specs = lib.DefaultLogsSpecs(str(folder / "logs"), tee=lib.Std.OUT)
@@ -266,6 +276,19 @@ def bare_string(lib, folder):
     specs = lib.DefaultLogsSpecs(str(folder / "logs"), redirects=lib.Std.OUT)
     context = _start(lib, folder, "/bin/echo", {0: "hello"}, logs_specs=specs)
     return open(context.wait(period=0.05).stdouts[0]).read()
+
+
+@family
+def settings_that_cannot_work(lib, folder):
+    def told(*args, **kwargs):
+        return outcome(lambda: _result(lib, _start(lib, folder, *args, **kwargs).wait(period=0.05)))[:2]
+
+    return {
+        "no ranks": told(vanishes, {}, {}),
+        "no program": told("", {0: ()}),
+        "start method": told(vanishes, {0: ()}, start_method="x"),
+        "arguments": told("/bin/true", {0: ("a\0b",)}),
+    }
 
 
 @family

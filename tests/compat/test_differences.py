@@ -69,12 +69,22 @@ DIFFERENCES = {
     "text_of_sys_exit": (["", "the reason\n"], ["the reason\n", ""]),
     "traceback_without_an_error_file": ([], ["ValueError: x 0"]),
     "bytes_that_are_no_text": (b"[job0]:a\xef\xbf\xbdb\n".hex(), b"[job0]:a\xffb\n".hex()),
+    "rewritten_lines": ("[job0]:1%\n[job0]:2%\n[job0]:3%\n", "[job0]:3%\n"),
     "unfinished_line_of_two_ranks": (
         [0, ["", "[job0]:end 0", "[job1]:end 1"]],
         [2, ["", "", "", "[job0]:end 0", "[job1]:end 1"]],
     ),
     "logs_of_an_earlier_start": ({"stdout.log": "second\n"}, {"stdout.log": "second\n", "stdout.log.1": "first\n"}),
     "folders_are_private": (["0o755", "0o755"], ["0o700", "0o700"]),
+    "settings_that_cannot_work": (
+        {
+            "no ranks": ["returned", {}],
+            "no program": ["raised", "PermissionError"],
+            "start method": ["raised", "ValueError"],
+            "arguments": ["raised", "ValueError"],
+        },
+        {key: ["raised", "RuntimeError"] for key in ("no ranks", "no program", "start method", "arguments")},
+    ),
     "bare_string": ("h e l l o\n", "hello\n"),
     "environment_of_numbers": (["raised", "TypeError"], ["returned", "0\n"]),
     "older_signature": (["raised", "TypeError"], ["returned", {"0": "<root>/0/stdout.log"}]),

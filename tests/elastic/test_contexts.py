@@ -144,6 +144,16 @@ def test_a_context_made_by_position_and_used_as_the_agent_does(kind, tmp_path):
             os.kill(pid, 0)
 
 
+def test_the_files_of_filtered_lines_are_open_until_the_end(tmp_path):
+    logs = DefaultLogsSpecs(str(tmp_path), tee=Std.ALL)
+    context = start_processes("n", "printf", {0: ("keep\nhide\n",)}, {0: {}}, logs, duplicate_stdout_filters=["keep"])
+    filtered = context.filtered_stdout
+    assert (filtered.closed, context.filtered_stderr) == (False, None)
+    context.wait(PATIENCE_S)
+    with open(filtered.name) as file:  # noqa: PTH123
+        assert (filtered.closed, file.read()) == (True, "[n0]:keep\n")
+
+
 def test_the_hook_closes_by_keywords_and_by_position():
     for args, kwargs in [((), {"death_sig": signal.SIGKILL, "timeout": 1}), ((signal.SIGTERM, 5), {})]:
         context = start_processes("n", "sleep", {0: (60,)}, {0: {}}, specs())

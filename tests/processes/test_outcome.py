@@ -125,6 +125,16 @@ def test_o4_ranks_that_we_stopped_are_not_blamed(tmp_path, kind):
     assert "mine" in str(result.failures[2].message) or "mine" in result.ends[2].stderr_tail
 
 
+@each_function
+def test_o4_a_failure_of_children_without_a_record_is_recorded_itself(tmp_path, kind):
+    """`record` copies the record of the child that failed first; here SIGKILL has left none."""
+    names = "from supervise.elastic.errors import ChildFailedError, ProcessFailure"
+    source = f"{names}; raise ChildFailedError('c', {{0: ProcessFailure(0, 7, -9, '')}})"
+    with faulty(tmp_path, kind, [source]) as gang:
+        result = gang.wait()
+    assert "Signal 9 (SIGKILL) received by PID 7" in result.failures[0].message["message"]
+
+
 WITH_US = {rank: {"HOST_PATH": str(Path(__file__).parents[2])} for rank in range(3)}
 """For programs that import supervise."""
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import warnings
+from types import SimpleNamespace
 
 import pytest
 
@@ -276,6 +277,39 @@ def test_a_file_in_the_way_is_logged_and_replaced(mine, caplog, before):
         record(fail)(child_failed(path, 1))
     assert recorded(mine)["errorCode"] == 1
     assert "already exists and will be overwritten." in caplog.text
+
+
+class OfPyTorch(Exception):  # noqa: N818 - stands for PyTorch's `ChildFailedError`
+    """What `record` needs of it."""
+
+    def __init__(self, path):
+        self.failure = SimpleNamespace(error_file=str(path), exitcode=3)
+
+    def get_first_failure(self):
+        return 4, self.failure
+
+
+@pytest.fixture
+def of_pytorch(monkeypatch):
+    home = SimpleNamespace(ChildFailedError=OfPyTorch)
+    monkeypatch.setitem(sys.modules, "torch.distributed.elastic.multiprocessing.errors", home)
+
+
+@pytest.mark.usefixtures("of_pytorch")
+def test_a_child_failure_of_pytorch_copies_the_childs_file_too(mine):
+    """`supervise.agent.launch` raises PyTorch's class."""
+    error = OfPyTorch(write_child(mine, RECORD))
+    with pytest.raises(OfPyTorch):
+        record(fail)(error)
+    assert recorded(mine) == {**RECORD["message"], "errorCode": 3}
+    mine.unlink()
+    record_uncaught(error, time.time_ns())
+    assert recorded(mine) == {**RECORD["message"], "errorCode": 3}
+
+
+def test_an_uncaught_child_failure_without_a_childs_file_is_recorded_itself(mine):
+    record_uncaught(child_failed("/nonexistent", -9), time.time_ns())
+    assert "Signal 9 (SIGKILL)" in recorded(mine)["message"]
 
 
 def test_without_a_childs_file_nothing_is_written(mine):

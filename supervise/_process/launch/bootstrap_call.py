@@ -82,7 +82,6 @@ def _call(settings: Settings) -> None:
     fn, args = settings.call
     rank_pid = os.getpid()
     handler = _RankErrorHandler(rank_pid)
-    returned = False
     try:
         try:
             value = record(fn, handler)(*args)
@@ -90,7 +89,6 @@ def _call(settings: Settings) -> None:
             if leaving.code not in (None, 0):
                 raise
             value = None
-        returned = True
         if os.getpid() == rank_pid:  # a process forked by the user's function may return, too
             return_value.send(settings.channel, settings.address, value)
             _wait_for_release(settings.hold)
@@ -103,7 +101,7 @@ def _call(settings: Settings) -> None:
         handler.record_exception(error)
         raise SystemExit(_INTERRUPTED) from None
     except BaseException as error:
-        if returned or not isinstance(error, Exception):  # otherwise `record` has recorded the error
+        if not handler.has_recorded:  # by `record`, which leaves out a `ChildFailedError` without an error file
             handler.record_exception(error)
         if not handler.has_recorded:
             sys.excepthook(type(error), error, error.__traceback__)

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 from supervise.elastic._lazy import names
 
 if TYPE_CHECKING:
+    from logging import Logger
+
     from supervise.errors import ChildFailedError
-    from supervise.events import log as logger
     from supervise.recording import ErrorHandler, get_error_handler, record
     from supervise.result import ProcessFailure
+
+    logger: Logger
 
 __all__ = ["ChildFailedError", "ErrorHandler", "ProcessFailure", "get_error_handler", "record"]
 
