@@ -28,6 +28,7 @@ env = {{ COLOR = "red", SIZE = 1 }}
 [roles.store]
 command = "sh -c 'echo store $COLOR $SIZE; exec sleep 1000'"
 service = true
+ready = "log:store"
 
 [roles.trainer]
 command = ["sh", "-c", '{SHOW}']
@@ -204,7 +205,7 @@ def test_check_prints_what_would_run(supervise: Command, toml: Path):
     head, store, _, trainer, command, order = done.stdout.splitlines()
     assert order == "  they start in this order: 1. store; 2. trainer"
     assert head == "gang.toml: 2 roles, 3 ranks, one_for_one, max-restarts 2, backoff 0 ms"
-    assert store == f"  store: 1 rank, service, in {toml.parent}"
+    assert store == f"  store: 1 rank, ready log:store, service, in {toml.parent}"
     assert trainer == f"  trainer: 2 ranks, in {toml.parent}"
     assert command.startswith("    sh -c ")
     assert sorted(toml.parent.iterdir()) == before
