@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import queue
 import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from supervise import _threads
@@ -18,7 +16,10 @@ from supervise.cli.commands import steering
 from supervise.cli.streams import complaint
 
 if TYPE_CHECKING:
+    from signal import Signals
+
     from supervise._views.incidents import Incident
+    from supervise.cli.run.signal_inbox import SignalInbox
 
 
 _MOST_REQUESTS = 4
@@ -93,13 +94,9 @@ News = NewReading | NewLines | Trouble | Reply | Ended | Crashed
 class Feed:
     """Starts the threads. They are daemons: a thread that blocks does not delay the end of the command."""
 
-    def __init__(self, target: steering.Target) -> None:
-        """Describe the run; no thread is started yet."""
-        self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
-        self.awake_fd: int
-        self.wake_fd: int
-        """The write end of the pipe that wakes the main thread, for `signal.set_wakeup_fd`."""
-        self.awake_fd, self.wake_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    def __init__(self, target: steering.Target, inbox: SignalInbox[News]) -> None:
+        """Describe the run; no thread is started yet. The main thread finds the news in the inbox."""
+        self._inbox = inbox
         self._target = target
         self._hurry = threading.Event()
         self._wanted: Wanted | None = None
@@ -139,34 +136,20 @@ class Feed:
             return False
         return True
 
-    def drain(self) -> list[News]:
-        """Return the news; empty the pipe."""
-        try:
-            while os.read(self.awake_fd, 4096):
-                pass
-        except BlockingIOError:
-            pass
+    def drain(self, timeout_s: float | None = 0.0) -> list[Signals | News]:
+        """Return the news, and the signals of the inbox; wait for the first up to `timeout_s` seconds."""
+        found = self._inbox.take(timeout_s)
         self._untaken = 0
-        found: list[News] = []
-        while True:
-            try:
-                found.append(self.news.get_nowait())
-            except queue.Empty:
-                return found
+        return found
 
     def _start(self, work: Any, what: str) -> None:
         def guarded() -> None:
             try:
                 work()
             except BaseException as error:
-                self._tell(Crashed(error))
+                self._inbox.put(Crashed(error))
 
         _threads.start(threading.Thread(target=guarded, name=f"top {what}", daemon=True), what)
-
-    def _tell(self, news: News) -> None:
-        self.news.put(news)
-        with suppress(BlockingIOError):  # the pipe is full: the main thread wakes up anyway
-            os.write(self.wake_fd, b"\0")
 
     # Readings
 
@@ -179,9 +162,9 @@ class Feed:
                     while True:
                         is_first = self._look(client, reader, is_first=is_first)
             except (ControlError, OSError) as error:
-                self._tell(Trouble(complaint(error)))
+                self._inbox.put(Trouble(complaint(error)))
             except steering.MALFORMED:
-                self._tell(Trouble("the reply is not as expected"))
+                self._inbox.put(Trouble("the reply is not as expected"))
             self._hurry.wait(_RETRY_S)
             self._hurry.clear()
 
@@ -197,7 +180,7 @@ class Feed:
             self._log_of = None
         if wanted is not None:
             title, lines = ("", reader.why(wanted.rank)) if wanted.what == "why" else self._log(reader, status, wanted)
-            self._tell(NewLines(wanted, title, lines))
+            self._inbox.put(NewLines(wanted, title, lines))
         self._hurry.wait(reader.interval_s)
         self._hurry.clear()
         return False
@@ -209,10 +192,12 @@ class Feed:
         self._untaken += 1
         incidents = reader.incidents
         if incidents is None:
-            self._tell(NewReading(reading, [], 0, None, [], complete))
+            self._inbox.put(NewReading(reading, [], 0, None, [], complete))
         else:
             failed = list(incidents.state.last_failures)
-            self._tell(NewReading(reading, list(incidents.kept), incidents.count, incidents.first, failed, complete))
+            self._inbox.put(
+                NewReading(reading, list(incidents.kept), incidents.count, incidents.first, failed, complete)
+            )
 
     def _log(self, reader: Reader, status: dict[str, Any], wanted: Wanted) -> tuple[str, list[str]]:
         """Read a log of a rank: the log that was written last when the page was opened; after a turn, the other log."""
@@ -240,11 +225,11 @@ class Feed:
                     result = client.request("wait", timeout_s=None)
                     if self._target.run is not None:
                         client.until_closed(None)
-                    self._tell(Ended(result))
+                    self._inbox.put(Ended(result))
                     return
             except (ControlError, OSError):
                 if steering.has_ended(self._target):
-                    self._tell(Ended({}))
+                    self._inbox.put(Ended({}))
                     return
             threading.Event().wait(_RETRY_S)
 
@@ -253,8 +238,8 @@ class Feed:
     def _request(self, name: str, arguments: dict[str, Any]) -> None:
         try:
             with ControlClient(self._target.path) as client:
-                self._tell(Reply(name, arguments, client.request(name, timeout_s=None, **arguments), ""))
+                self._inbox.put(Reply(name, arguments, client.request(name, timeout_s=None, **arguments), ""))
         except (ControlError, OSError) as error:
-            self._tell(Reply(name, arguments, None, one_line(complaint(error))))
+            self._inbox.put(Reply(name, arguments, None, one_line(complaint(error))))
         finally:
             self._open_requests.release()
