@@ -23,7 +23,7 @@ from supervise._record import NamedTuple
 from supervise._story.wording import spans
 from supervise._views.recorded_run import RecordedRun
 from supervise._views.run_state import checked
-from supervise.cli.commands.runs import RunParser, add_ranks, parser
+from supervise.cli.commands.runs import RunParser, add_ranks
 from supervise.cli.options import values
 from supervise.cli.run.console import Console
 from supervise.cli.streams import complaint
@@ -287,11 +287,10 @@ _EXACT_S = 2.0
 
 def options() -> RunParser:
     """Return the parser."""
-    made = parser(
+    made = RunParser(
         "logs",
         "Show the output of the ranks of a run, all lives of a rank one after the other, in the order of time: to "
         "about a second in a young run, and to the interval of samples.jsonl in an old one.",
-        run=True,
     )
     made.add_argument("-f", "--follow", action="store_true", help="go on while the run does")
     add_ranks(made, "only these; a single rank has no prefix")

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from supervise.cli import version
-from supervise.cli.commands.runs import RunParser, parser, program_of
+from supervise.cli.commands.runs import RunParser, program_of
 from supervise.cli.run import directory
 from supervise.cli.streams import complaint
 
@@ -23,7 +23,7 @@ _PAGE = "report.html"
 
 def options() -> RunParser:
     """Return the parser."""
-    made = parser("report", "Write a page about a run: one HTML file that needs nothing else.", run=True)
+    made = RunParser("report", "Write a page about a run: one HTML file that needs nothing else.")
     made.add_argument(
         "-o", "--output", metavar="FILE", help=f"the page; -: stdout; default: {_PAGE} in the directory of the run"
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def signal_options() -> RunParser:
     """Return the parser."""
-    made = steering.parser("signal", "Send a signal to running ranks.")
+    made = steering.SteeringParser("signal", "Send a signal to running ranks.")
     made.add_argument("sig", metavar="SIG", nargs="?", help="name or number, such as USR1")
     add_ranks(made, "only these")
     made.add_argument("--group", action="store_true", help="also to the processes that a rank has started")
@@ -56,7 +56,7 @@ _RESULT_S = 10.0
 
 def stop_options() -> RunParser:
     """Return the parser."""
-    made = steering.parser("stop", "Stop a run, or ranks of it, and wait until the processes are gone.")
+    made = steering.SteeringParser("stop", "Stop a run, or ranks of it, and wait until the processes are gone.")
     made.add_argument(
         "--timeout", metavar="DUR", type=values.seconds, help="time from the first signal to SIGKILL (the run's)"
     )
@@ -102,7 +102,7 @@ def _terminate(found: argparse.Namespace, client: ControlClient) -> int:
 def restart_options() -> RunParser:
     """Return the parser."""
     text = "Restart ranks of a run, and wait until they run. The restart does not count toward a limit."
-    return steering.parser("restart", text, ranks="what to restart")
+    return steering.SteeringParser("restart", text, ranks="what to restart")
 
 
 def restart(words: Sequence[str]) -> int:
@@ -135,7 +135,7 @@ def _restarted(target: steering.Target, rank: str, pid: int) -> str:
 
 def reload_options() -> RunParser:
     """Return the parser."""
-    return steering.parser(
+    return steering.SteeringParser(
         "reload",
         "Send ranks their reload-signal, and wait until they are ready again. Ranks that have no reload-signal are"
         " restarted one after another, each when the one before it is ready.",

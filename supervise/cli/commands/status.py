@@ -21,7 +21,7 @@ _LONGEST_STATUS = 60
 
 def options() -> RunParser:
     """Return the parser."""
-    return steering.parser("status", "Show the state of a running gang and of each rank.")
+    return steering.SteeringParser("status", "Show the state of a running gang and of each rank.")
 
 
 def status(words: Sequence[str]) -> int:

@@ -35,8 +35,6 @@ REPLY_S = 10.0
 _SOCKET_S = 3.0
 """How long a run may take to make its socket after its directory, or to exit after the removal of the socket."""
 _RETRY_S = 0.05
-APPEARS_S = 2.0
-"""How long a command may wait for a run that was started just before it."""
 _OF_CALLER = ("invalid", "bad-request")
 MALFORMED = (argparse.ArgumentTypeError, AttributeError, KeyError, TypeError, ValueError)
 """The exceptions after a reply that is not as expected."""
@@ -88,8 +86,32 @@ class SteeringParser(RunParser):
     """The parser of a command that asks a running supervise. RUN is a run, or a control socket."""
 
     dest = "target"
+    names = "directory of a run, the beginning of its name, or a control socket (the only run that is running)"
     appears_s: float = 0.0
     """How long the parser waits for RUN to appear, in seconds."""
+
+    def __init__(
+        self,
+        command: str,
+        description: str,
+        *,
+        epilog: str = _EPILOG,
+        ranks: str = "",
+        json_help: str = "print a JSON object",
+    ) -> None:
+        """Make the parser, with RUN and ``--json``.
+
+        Args:
+            command: The command.
+            description: What it does, for the help.
+            epilog: The end of the help.
+            ranks: What the ranks and roles after RUN are; empty if the command takes none.
+            json_help: What ``--json`` does.
+        """
+        super().__init__(command, description, epilog=epilog)
+        self.add_argument("--json", action="store_true", help=json_help)
+        if ranks:
+            add_ranks(self, ranks)
 
     def find(self, word: str) -> Target:
         """Return the gang that a word names."""
@@ -107,45 +129,6 @@ class SteeringParser(RunParser):
         if not meant.roles and (code := steer(self.prog.rpartition(" ")[2], meant, answers)):
             raise SystemExit(code)
         return meant.roles
-
-
-def parser(
-    command: str,
-    description: str,
-    *,
-    epilog: str = _EPILOG,
-    ranks: str = "",
-    json_help: str = "print a JSON object",
-    appears_s: float = 0.0,
-) -> SteeringParser:
-    """Return the parser of a command, with RUN and ``--json``.
-
-    Args:
-        command: The command.
-        description: What it does, for the help.
-        epilog: The end of the help.
-        ranks: What the ranks and roles after RUN are; empty if the command takes none.
-        json_help: What ``--json`` does.
-        appears_s: How long the parser waits for RUN to appear, in seconds.
-    """
-    made = SteeringParser(
-        prog=f"supervise {command}",
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    made.appears_s = appears_s
-    made.add_argument(
-        "target",
-        metavar="RUN",
-        nargs="?",
-        help="directory of a run, the beginning of its name, or a control socket (the only run that is running)",
-    )
-    made.add_argument("--json", action="store_true", help=json_help)
-    if ranks:
-        add_ranks(made, ranks)
-    return made
 
 
 def _target(run: RecordedRun) -> Target:

@@ -31,18 +31,21 @@ exit code:
 keys:
   ? shows them all; q leaves the table, and the run goes on
 """
+_APPEARS_S = 2.0
+"""How long the command waits for a run that was started just before it."""
 _NO_RICH = "the table needs rich: pip install 'supervise-gang[rich]'; --json works without it"
 
 
 def options() -> RunParser:
     """Return the parser."""
-    return steering.parser(
+    made = steering.SteeringParser(
         "top",
         "Show a live table of the ranks of a run, and steer it by keys.",
         epilog=_EPILOG,
         json_help="print each reading as a JSON object on a line",
-        appears_s=steering.APPEARS_S,
     )
+    made.appears_s = _APPEARS_S
+    return made
 
 
 def top(words: Sequence[str]) -> int:

@@ -28,7 +28,7 @@ _MARGIN_S = 5.0
 
 def options() -> RunParser:
     """Return the parser."""
-    made = steering.parser("wait", "Wait for the end of a run, and exit with its exit code.", epilog=_EPILOG)
+    made = steering.SteeringParser("wait", "Wait for the end of a run, and exit with its exit code.", epilog=_EPILOG)
     made.add_argument("--timeout", metavar="DUR", type=values.seconds, help="wait no longer (no limit)")
     return made
 
