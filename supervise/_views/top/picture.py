@@ -241,9 +241,9 @@ def _kind_style(incident: Incident) -> str:
 def _page(view: View, canvas: Canvas, start: int, end: int) -> None:
     """Draw a page of lines."""
     lines: list[tuple[str, str]]
-    title = view.log_title if view.mode == "logs" else view.title
+    title = view.title
     if view.mode == "logs":
-        lines = [(line, "") for line in view.log_lines]
+        lines = [(line, "") for line in view.lines]
     elif view.mode == "why":
         title, lines = _why_title(view), _why_lines(view, canvas.columns)
     else:

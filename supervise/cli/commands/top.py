@@ -7,6 +7,7 @@ import os
 import sys
 import termios
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from supervise._printable import printable
@@ -96,7 +97,7 @@ def _table(target: steering.Target) -> int:
             table = Table(target, inbox)
         except (OSError, termios.error) as error:
             return steering.fail("top", f"the terminal cannot be used: {complaint(error)}", steering.REFUSED)
-        with table:
+        with closing(table):
             code = table.run()
     if table.ended is not None:
         print(*_last_words(target, table.ended), sep="\n")

@@ -7,7 +7,7 @@ import select
 import signal
 import sys
 import termios
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
 from supervise._story.wording import spans
@@ -17,8 +17,6 @@ from supervise.cli.commands import steering
 from supervise.cli.commands.top_feed import Crashed, Ended, Feed, NewLines, NewReading, News, Reply, Trouble, Wanted
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from supervise.cli.run.signal_inbox import SignalInbox
 
 
@@ -30,7 +28,7 @@ SIGNALS = (*_ENDS, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 
 
 class Table:
-    """The live table, for a ``with`` block. The end of the block restores the terminal in every case."""
+    """The live table, until `close`."""
 
     def __init__(self, target: steering.Target, inbox: SignalInbox[News]) -> None:
         """Start the readings, and take over the terminal of stdout. News and signals come by the inbox.
@@ -57,18 +55,7 @@ class Table:
         self._poll.register(inbox, select.POLLIN)
         self._watched: int | None = None
 
-    def __enter__(self) -> Self:
-        """Enter the alternate screen."""
-        try:
-            self._screen.enter()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """Restore the terminal."""
         self._screen.close()
 
@@ -76,6 +63,7 @@ class Table:
         """Show the table until the run ends, or the user leaves the table; return the exit code."""
         from supervise._views.top.screen import Palette  # rich is imported while the first reading is made
 
+        self._screen.enter()
         self._palette = Palette(color=not os.environ.get("NO_COLOR"))
         while True:
             try:
@@ -167,10 +155,8 @@ class Table:
                 view.update(news.reading)
                 view.incidents, view.first_failure, view.trouble = news.incidents, news.first_failure, ""
                 view.failed = news.failed
-            case NewLines() if news.wanted == self._wanted() and news.wanted.what == "logs":
-                view.log_title, view.log_lines = news.title, news.lines
             case NewLines() if news.wanted == self._wanted():
-                view.lines = news.lines
+                view.title, view.lines = news.title, news.lines
             case Trouble():
                 view.trouble = news.text
             case signal.Signals():
