@@ -142,7 +142,9 @@ class _Run:
 
         start = settings.start_on_ray if options.engine == "ray" else settings.start_locally
         self._master = ranks.choose_master(options.hosts)
-        prefixes = {rank: self._prefix(rank) for rank in range(options.nproc)}
+        prefixes = dict.fromkeys(range(options.nproc), "")
+        if options.prefix:
+            prefixes = {rank: self._console.prefix(options.prefix_of(rank), rank) for rank in prefixes}
         envs = ranks.environments(options, run_id=self._run_id, master=self._master)
         self._console.add_variables(envs, {rank: prefixes[rank] for rank in prefixes if options.shows(rank)})
         self._gang, directory = start(
@@ -164,13 +166,6 @@ class _Run:
             self._console.error(f"no events.jsonl: {complaint(error)}")
         self._control = open_control(directory, self._gang, self._inbox, self._console, engine=options.engine)
         self._sampling.open(directory, options, self._ask)
-
-    def _prefix(self, rank: int) -> str:
-        options = self._options
-        if not options.prefix:
-            return ""
-        whole = options.hosts.number * options.nproc + rank
-        return self._console.prefix(options.output.prefix(*options.titles[rank], rank=whole, local_rank=rank), rank)
 
     def _supervise(self) -> int:
         self._introduce()
@@ -290,7 +285,7 @@ class _Run:
         if (sig := self._jobs.typed(event)) is not None and self._story.user_signal is None:
             self._story.interrupted = event["local_rank"]
             self._signal(sig)
-        if self._options.output.halt_on_broken_pipe and has_no_reader(event):
+        if self._options.halt_on_broken_pipe and has_no_reader(event):
             self._halt()
 
     def _halt(self) -> None:
