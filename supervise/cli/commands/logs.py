@@ -13,6 +13,7 @@ import time
 from bisect import bisect_left
 from contextlib import suppress
 from datetime import datetime
+from functools import cache
 from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -411,16 +412,12 @@ def _plain(run: RecordedRun, found: argparse.Namespace, *, separated: bool) -> _
     prefixes = found.ranks is None or len(found.ranks) > 1
     foreign = os.stat(run.path).st_uid != os.geteuid()
     """Another user may have put control sequences into the logs, to change this user's terminal."""
-    known: dict[int, bytes] = {}
     lives: dict[int, int] = {}
 
+    @cache
     def prefix_of(rank: int) -> bytes:
-        if not prefixes:
-            return b""
-        if rank not in known:
-            role, number = run.title(rank)
-            known[rank] = console.prefix(f"[{role}{number}]:", rank).encode()
-        return known[rank]
+        role, number = run.title(rank)
+        return console.prefix(f"[{role}{number}]:", rank).encode() if prefixes else b""
 
     def write(log: Log, at_s: float, within_s: float, lines: list[bytes]) -> None:
         if separated and lives.get(log.rank, 0) != log.attempt:

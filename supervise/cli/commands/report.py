@@ -47,22 +47,17 @@ def report(words: Sequence[str]) -> int:
     if found.json and found.output is not None:
         made.error("--json writes no page, so that --output has no effect; leave out one of them")
     run: RecordedRun = found.run
+    from supervise._views.report import page, trace
     from supervise._views.report.history import History
 
     history = History(run)
     try:
         if found.trace is not None:
-            from supervise._views.report.trace import trace
-
-            _write(found.trace, json.dumps(trace(history, name=run.name), separators=(",", ":")) + "\n")
+            _write(found.trace, json.dumps(trace.trace(history, name=run.name), separators=(",", ":")) + "\n")
         if found.json:
-            from supervise._views.report.trace import record
-
-            print(json.dumps(record(run, history)))
+            print(json.dumps(trace.record(run, history)))
         else:
-            from supervise._views.report.page import page
-
-            content = page(run, history, program=program_of(run), version=version())
+            content = page.page(run, history, program=program_of(run), version=version())
             if found.output is None:
                 path = os.path.join(run.path, _PAGE)
                 directory.write(path, _encoded(content))  # a rank may have put a link there

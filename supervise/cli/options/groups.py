@@ -126,13 +126,15 @@ def _add_torchrun_options(parser: argparse.ArgumentParser, what: argparse._Argum
     for name in ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--local-addr", "--logs-specs"):
         _add(parser, name, type=kinds.get(name, str))
     parser.set_defaults(notes=[])
-    start_method: Any = {"dest": "notes", "action": "append", "type": _start_method, "metavar": "M"}
-    what.add_argument(
+    add_option(
+        what,
         "--start-method",
+        dest="notes",
+        action="append",
+        type=_start_method,
+        metavar="M",
         help="accepted for scripts of torchrun, without effect: it is for functions, and PROGRAM is executed",
-        **start_method,
     )
-    parser.add_argument("--start_method", help=argparse.SUPPRESS, **start_method)
     for name, why in _WITHOUT_EFFECT.items():
         _add(parser, name, dest="notes", action="append", type=partial(_note, name, why))
 
