@@ -172,7 +172,7 @@ def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> 
     except MALFORMED:  # the listener is not supervise, or a newer version of it
         return fail(command, f"{target.name}: the reply is not as expected", REFUSED)
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and _has_no_reader():
+        if hasattr(error, "of_stdout"):
             raise
         if error.errno in (errno.ENOENT, errno.ECONNREFUSED) and has_ended(target):
             return fail(command, how_it_ended(target), ENDED)
@@ -183,13 +183,6 @@ def answers(client: ControlClient) -> int:
     """Ask for the process IDs. An error of the connection or of the gang is then shown before anything else is done."""
     client.request("pids", timeout_s=REPLY_S)
     return 0
-
-
-def _has_no_reader() -> bool:
-    """Whether stdout is a pipe without a reader. If so, the error is that of stdout, not of the socket."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def _connected(target: Target, on_suspended: Callable[[int], object]) -> ControlClient:
