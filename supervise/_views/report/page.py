@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from supervise._files import last_lines, read_regular
@@ -140,15 +140,11 @@ def _round(value: float, base: int) -> float:
 def _areas(bands: Sequence[_Band], most: float) -> str:
     """Return a shape for each stretch of values without a gap."""
     width = 1000 / len(bands)
+    bottom = _TOP + _HEIGHT
     parts: list[str] = []
-    start = 0
-    while start < len(bands):
-        end = start
-        while end < len(bands) and bands[end] is not None:
-            end += 1
-        if end > start:
-            stretch = [(index * width, band) for index, band in enumerate(bands[start:end], start) if band is not None]
-            bottom = _TOP + _HEIGHT
+    for _, group in groupby(enumerate(bands), key=lambda each: each[1] is None):
+        stretch = [(index * width, band) for index, band in group if band is not None]
+        if stretch:
             upper = [f"{x:.1f},{bottom - _HEIGHT * band[1] / most:.1f}" for x, band in stretch]
             lower = [f"{x:.1f},{bottom - _HEIGHT * band[0] / most:.1f}" for x, band in reversed(stretch)]
             right = stretch[-1][0] + width
@@ -156,7 +152,6 @@ def _areas(bands: Sequence[_Band], most: float) -> str:
             lower.insert(0, f"{right:.1f},{lower[0].partition(',')[2]}")
             parts.append(f'<polygon class="area" points="{" ".join([*upper, *lower])}"/>')
             parts.append(f'<polyline class="line" points="{" ".join(upper)}"/>')
-        start = end + 1
     return "".join(parts)
 
 
