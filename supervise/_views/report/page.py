@@ -12,7 +12,7 @@ from supervise._printable import one_line
 from supervise._story.small_timeline import Row, axis, block, grid, hatched, table, text, unbroken
 from supervise._story.wording import counted, seconds, shortened, size, spans
 from supervise._views.incidents import why_failed
-from supervise._views.report.history import History, RankHistory, Rate, Total, highest, how, marks_of, rates, stacks_of
+from supervise._views.report.history import History, RankHistory, Rate, combined, how, marks_of, rates, stacks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,17 +67,17 @@ class Curves:
         self._history = history
         self._span_s = history.end_s - history.begin_s
         self._totals = sorted(history.totals, key=lambda total: total.to_s)
-        columns: list[list[Total]] = [[] for _ in range(_PARTS)]
+        columns: list[list[Rate]] = [[] for _ in range(_PARTS)]
         for total in self._totals:
             for index in range(self._column(total.from_s), self._column(total.to_s) + 1):
                 columns[index].append(total)
-        self._columns = [highest(column) if column else None for column in columns]
+        self._columns = [combined(column, max) if column else None for column in columns]
 
     def _column(self, at_s: float) -> int:
         return max(0, min(_PARTS - 1, int((at_s - self._history.begin_s) / self._span_s * _PARTS)))
 
     def sum(
-        self, title: str, value: Callable[[Total], float], shown: Callable[[float], str], least: float, base: int
+        self, title: str, value: Callable[[Rate], float], shown: Callable[[float], str], least: float, base: int
     ) -> str:
         """Return a figure of a sum over all ranks.
 
@@ -321,8 +321,8 @@ class Timeline:
             if rate.from_s != before_s:
                 lines.append([])
             before_s = rate.to_s
-            if rate.step is not None:
-                lines[-1].append((rate.to_s, rate.step))
+            if rate.steps is not None:
+                lines[-1].append((rate.to_s, rate.steps[1]))
         return "".join(self._line(line) for line in lines if line)
 
     def _line(self, steps: list[tuple[float, int]]) -> str:

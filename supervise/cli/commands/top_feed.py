@@ -160,7 +160,8 @@ class Feed:
             try:
                 with ControlClient(self._target.path) as client:
                     while True:
-                        is_first = self._look(client, reader, is_first=is_first)
+                        self._look(client, reader, is_first=is_first)
+                        is_first = False
             except (ControlError, OSError) as error:
                 self._inbox.put(Trouble(complaint(error)))
             except steering.MALFORMED:
@@ -168,8 +169,8 @@ class Feed:
             self._hurry.wait(_RETRY_S)
             self._hurry.clear()
 
-    def _look(self, client: ControlClient, reader: Reader, *, is_first: bool) -> bool:
-        """Make and pass on one reading, then wait until the next is due; return False."""
+    def _look(self, client: ControlClient, reader: Reader, *, is_first: bool) -> None:
+        """Make and pass on one reading, then wait until the next is due."""
         status = client.request("status", timeout_s=_STATUS_S)
         if is_first:
             self._tell_reading(reader, reader.first(status), complete=False)
@@ -183,7 +184,6 @@ class Feed:
             self._inbox.put(NewLines(wanted, title, lines))
         self._hurry.wait(reader.interval_s)
         self._hurry.clear()
-        return False
 
     def _tell_reading(self, reader: Reader, reading: Reading, *, complete: bool) -> None:
         """Pass on a reading. Drop it if the main thread has not taken earlier ones, because its output blocks."""
