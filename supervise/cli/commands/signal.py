@@ -84,16 +84,16 @@ def stop(words: Sequence[str]) -> int:
         result = client.request("stop", timeout_s=None, signal=sig, timeout=found.timeout)
         if found.target.run is not None:
             client.until_closed(_RESULT_S)
-        steering.show(found, result, [f"{found.target.name}: {steering.outcome_of(found.target, result)[0]}"])
-        return 0
+        return steering.show(found, result, [f"{found.target.name}: {steering.outcome_of(found.target, result)[0]}"])
 
     return steering.steer("stop", found.target, act)
 
 
 def _terminate(found: argparse.Namespace, client: ControlClient) -> int:
     result = client.request("terminate", timeout_s=None, ranks=found.ranks)
-    steering.show(found, result, [f"{found.target.name}: {steering.spans_of(found.target, found.ranks)} stopped"])
-    return 0
+    return steering.show(
+        found, result, [f"{found.target.name}: {steering.spans_of(found.target, found.ranks)} stopped"]
+    )
 
 
 # ``supervise restart RUN ROLE``: restart ranks of a running gang
@@ -120,8 +120,9 @@ def restart(words: Sequence[str]) -> int:
 
     def act(client: ControlClient) -> int:
         result = client.request("restart", timeout_s=None, ranks=found.ranks)
-        steering.show(found, result, (_restarted(found.target, rank, pid) for rank, pid in result["pids"].items()))
-        return 0
+        return steering.show(
+            found, result, (_restarted(found.target, rank, pid) for rank, pid in result["pids"].items())
+        )
 
     return steering.steer("restart", found.target, act)
 

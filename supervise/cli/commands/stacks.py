@@ -35,8 +35,9 @@ def stacks(words: Sequence[str]) -> int:
     def act(client: ControlClient) -> int:
         result = client.request("stacks", timeout_s=steering.REPLY_S, ranks=found.ranks)
         lines = page(result, found.target.titles, whole=found.ranks is not None)
-        steering.show(found, result, lines if result["ranks"] else [f"{found.target.name}: none of these ranks runs"])
-        return 0
+        return steering.show(
+            found, result, lines if result["ranks"] else [f"{found.target.name}: none of these ranks runs"]
+        )
 
     return steering.steer("stacks", found.target, act)
 

@@ -273,8 +273,8 @@ def fail(command: str, text: str, code: int) -> int:
     return code
 
 
-def show(found: argparse.Namespace, result: dict[str, Any], lines: Iterable[str]) -> None:
-    """Print the result of a request: these lines, or with ``--json`` a JSON object."""
+def show(found: argparse.Namespace, result: dict[str, Any], lines: Iterable[str], code: int = 0) -> int:
+    """Print the result of a request, as these lines, or with ``--json`` as a JSON object; return `code`."""
     target: Target = found.target
     if found.json:
         path = None if target.run is None else target.run.path
@@ -282,6 +282,7 @@ def show(found: argparse.Namespace, result: dict[str, Any], lines: Iterable[str]
     else:
         for line in lines:
             print(one_line(line))
+    return code
 
 
 def outcome_of(target: Target, result: dict[str, Any]) -> tuple[str, int]:
