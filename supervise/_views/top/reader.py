@@ -235,32 +235,24 @@ class Incidents:
         self._path = os.path.join(directory, "events.jsonl")
         self._last_words = last_words
         self._place = 0
-        self._torn = b""
+        """Where the first line begins that was not read, or that was not complete."""
 
     def look(self) -> list[Incident]:
         """Read the events that were written since the last call; return the new incidents."""
         try:
-            data = self._new()
+            with open(open_regular(self._path), "rb") as file:
+                self._place = max(self._place, os.fstat(file.fileno()).st_size - _MOST_BYTES)
+                file.seek(self._place)
+                *lines, torn = file.read().split(b"\n")
         except OSError:
             return []
-        *lines, self._torn = (self._torn + data).split(b"\n")
-        if len(self._torn) > _LONGEST_LINE:
-            self._torn = b""
+        self._place += sum(map(len, lines)) + len(lines)
+        if len(torn) > _LONGEST_LINE:
+            self._place += len(torn)
         found = [each for line in lines if (each := self._incident(line)) is not None]
         self.kept.extend(found)
         self.count += len(found)
         return found
-
-    def _new(self) -> bytes:
-        with closing(open_regular(self._path)) as fd:
-            end = os.fstat(fd).st_size
-            if end - self._place > _MOST_BYTES:
-                self._place, self._torn = end - _MOST_BYTES, b""
-            data = b""
-            if end > self._place:
-                data = os.pread(fd, end - self._place, self._place)
-            self._place += len(data)
-            return data
 
     def _incident(self, line: bytes) -> Incident | None:
         if not any(word in line for word in _WANTED):
