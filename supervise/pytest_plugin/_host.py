@@ -48,38 +48,23 @@ def slots(folder: Path, budget: int, wanted: int) -> Iterator[None]:
     if wanted > budget:
         raise MarkError(f"ranks({wanted}) needs {wanted} processes, and the option ranks_budget allows {budget}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    held: dict[int, int] = {}
-    try:
+    with contextlib.ExitStack() as held:
         # Only the worker that has the turn takes slots: two workers that each hold a part would wait for each other
-        turn = _lock(folder / "turn", wait=True)
-        try:
-            for wait in (False, True):
-                for number in range(budget):
-                    if len(held) < wanted and number not in held:
-                        fd = _lock(folder / f"slot-{number}", wait=wait)
-                        if fd is not None:
-                            held[number] = fd
-        finally:
-            if turn is not None:
-                os.close(turn)
+        with open(folder / "turn", "ab") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            left = wanted
+            busy = []
+            for number in range(budget):
+                if left:
+                    slot = held.enter_context(open(folder / f"slot-{number}", "ab"))
+                    try:
+                        fcntl.flock(slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        left -= 1
+                    except BlockingIOError:
+                        busy.append(slot)
+            for slot in busy[:left]:
+                fcntl.flock(slot, fcntl.LOCK_EX)
         yield
-    finally:
-        for fd in held.values():
-            os.close(fd)
-
-
-def _lock(path: Path, *, wait: bool) -> int | None:
-    """Lock a file; return its descriptor, or None if another process has it and `wait` is False."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
 
 
 # The output of the ranks, as sections of a report, and their warnings
