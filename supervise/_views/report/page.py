@@ -13,6 +13,7 @@ from supervise._story.small_timeline import Row, axis, block, grid, hatched, tab
 from supervise._story.wording import counted, seconds, shortened, size, spans
 from supervise._views.incidents import why_failed
 from supervise._views.report.history import History, RankHistory, Rate, combined, how, marks_of, rates, stacks_of
+from supervise._views.top.reader import LogTails
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -566,8 +567,8 @@ def _logs(run: RecordedRun, history: History) -> str:
 
 def _table(run: RecordedRun, history: History) -> str:
     """Return the table of all ranks. The failed ranks come first."""
-    logs = run.logs()
-    rows = [_rank_row(history, rank, logs.get(rank.rank, [])) for rank in _worst_first(history)[:_MOST_ROWS]]
+    logs = LogTails(run.path)
+    rows = [_rank_row(history, rank, logs) for rank in _worst_first(history)[:_MOST_ROWS]]
     role = ("role",) if history.several_roles else ()
     heads = ("rank", *role, "pid", "lives", "end", "ran", "CPU", "peak memory", "step", "last line")
     caption = "Times and processes of the last life of each rank; ranks that failed are first"
@@ -577,7 +578,7 @@ def _table(run: RecordedRun, history: History) -> str:
     return table(caption, heads, rows, numeric=numeric) + note
 
 
-def _rank_row(history: History, rank: RankHistory, logs: list[str]) -> Row:
+def _rank_row(history: History, rank: RankHistory, logs: LogTails) -> Row:
     life = rank.life
     role = (text(rank.title),) if history.several_roles else ()
     if life is None:
@@ -589,7 +590,8 @@ def _rank_row(history: History, rank: RankHistory, logs: list[str]) -> Row:
     step = life.facts.get("step", sampled)
     sampled_s = rank.points[-1].cpu_s if rank.points and rank.points[-1].pid == life.pid else None
     cpu_s = life.facts.get("cpu_time_s", sampled_s)
-    line = "" if rank.rank >= _MOST_LAST_LINES else _last_line(logs)
+    end = logs.end(rank.rank, life.attempt) if rank.rank < _MOST_LAST_LINES else None
+    line = "" if end is None else shortened(last_lines(end.newest, 1), _LONGEST_LINE)
     cells = (
         str(rank.rank),
         *role,
@@ -603,17 +605,3 @@ def _rank_row(history: History, rank: RankHistory, logs: list[str]) -> Row:
         f"<code>{text(line)}</code>" if line else "",
     )
     return Row(cells, f"end-{life.ending}")
-
-
-def _last_line(paths: list[str]) -> str:
-    """Return the last line of the log that was written last."""
-    newest = ""
-    newest_s = -1.0
-    for path in paths:
-        try:
-            found = os.lstat(path)
-        except OSError:
-            continue
-        if found.st_size and found.st_mtime > newest_s:
-            newest, newest_s = path, found.st_mtime
-    return shortened(last_lines(newest, 1), _LONGEST_LINE) if newest else ""

@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections import deque
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from supervise._files import closing, open_regular
@@ -114,6 +115,8 @@ def _rank(row: RankReading) -> dict[str, Any]:
 _TAIL_BYTES = 4096
 _PANE_BYTES = 128 << 10
 _LONGEST_TAIL_LINE = 1000
+_MOST_LINES = 1 << 13
+"""The number of last lines that are kept. With more ranks than this, each reading reads the ends of all logs."""
 
 
 class LogEnd(NamedTuple):
@@ -135,7 +138,6 @@ class LogTails:
     def __init__(self, directory: str) -> None:
         """Describe the run directory; nothing is read yet."""
         self.directory = directory
-        self._known: dict[str, tuple[tuple[int, int], str | None]] = {}
 
     def end(self, rank: int, attempt: int) -> LogEnd | None:
         """Return where the logs of a life end; None if it has none."""
@@ -155,11 +157,7 @@ class LogTails:
 
     def last_line(self, end: LogEnd) -> str | None:
         """Return the last line with text of the newest log, printable; None if no line has text."""
-        known = self._known.get(end.newest)
-        if known is None or known[0] != end.key:
-            lines = read_lines(end.newest, _TAIL_BYTES)
-            known = self._known[end.newest] = end.key, next((line for line in reversed(lines) if line.strip()), None)
-        return known[1]
+        return _last_line(end.newest, end.key)
 
     def last_words(self, rank: int, attempt: int) -> str | None:
         """Return the last line of the stderr of a life, or else of its stdout."""
@@ -168,10 +166,10 @@ class LogTails:
                 return found[-1].strip()
         return None
 
-    def forget_other_lives(self, ends: dict[int, LogEnd]) -> None:
-        """Forget the last lines of logs that are not among these."""
-        kept = {end.newest for end in ends.values()}
-        self._known = {path: known for path, known in self._known.items() if path in kept}
+
+@lru_cache(maxsize=_MOST_LINES)
+def _last_line(path: str, _key: tuple[int, int]) -> str | None:
+    return next((line for line in reversed(read_lines(path, _TAIL_BYTES)) if line.strip()), None)
 
 
 def read_lines(path: str, most_bytes: int = _PANE_BYTES) -> list[str]:
@@ -346,7 +344,6 @@ class Reader:
         ends: dict[int, LogEnd] = {}
         if self.logs is not None:
             ends = {rank: end for rank, at in attempts.items() if (end := self.logs.end(rank, at)) is not None}
-            self.logs.forget_other_lives(ends)
         if self.incidents is not None:
             self.incidents.look()
         sizes = {rank: (attempts[rank], end.size_bytes) for rank, end in ends.items()}
