@@ -244,7 +244,12 @@ def _page(view: View, canvas: Canvas, start: int, end: int) -> None:
     elif view.mode == "why":
         title, lines = _why_title(view), _why_lines(view, canvas.columns)
     else:
-        lines = [(part, _of_help(view, line)) for line in view.lines for part in _wrapped(line, canvas.columns)]
+        head = "title" if view.mode == "help" else ""
+        lines = [
+            (part, "" if line.startswith(" ") else head)
+            for line in view.lines
+            for part in _wrapped(line, canvas.columns)
+        ]
     if canvas.rows >= _LEAST_FOR_HEAD:
         canvas.write(start, 0, title.ljust(canvas.columns), "head")
         start += 1
@@ -276,10 +281,6 @@ def _why_lines(view: View, columns: int) -> list[tuple[str, str]]:
     why = view.lines or ["..."]
     text = [(part, "" if number else "failed") for number, line in enumerate(why) for part in _wrapped(line, columns)]
     return [*text, ("", ""), ("All that went wrong, the newest last:", "title"), *told]
-
-
-def _of_help(view: View, line: str) -> str:
-    return "title" if view.mode == "help" and not line.startswith(" ") else ""
 
 
 def _from_column(text: str, column: int) -> str:

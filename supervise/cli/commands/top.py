@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from supervise._printable import printable
 from supervise._views.top.reader import SCHEMA_VERSION, as_object
 from supervise.cli.commands import steering
-from supervise.cli.commands.top_feed import Crashed, Ended, Feed, NewReading, News, Trouble
+from supervise.cli.commands.top_feed import Ended, Feed, NewReading, News, Trouble
 from supervise.cli.run.signal_inbox import SignalInbox
 from supervise.cli.streams import complaint
 
@@ -136,8 +136,8 @@ def _json_lines(target: steering.Target, inbox: SignalInbox[News]) -> int:
                 case Ended():
                     _print(target, "end", _end(target, news))
                     return 0
-                case Crashed(error=error):
-                    raise error
+                case BaseException():
+                    raise news
                 case _:
                     pass
 

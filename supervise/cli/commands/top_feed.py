@@ -82,13 +82,8 @@ class Ended(NamedTuple):
     """The reply to the request ``wait``; empty if there was none."""
 
 
-class Crashed(NamedTuple):
-    """A thread has failed."""
-
-    error: BaseException
-
-
-News = NewReading | NewLines | Trouble | Reply | Ended | Crashed
+News = NewReading | NewLines | Trouble | Reply | Ended | BaseException
+"""What a thread tells the main thread. An exception has ended the thread."""
 
 
 class Feed:
@@ -121,10 +116,6 @@ class Feed:
             self._wanted = wanted
             self._hurry.set()
 
-    def hurry(self) -> None:
-        """Ask for a reading now."""
-        self._hurry.set()
-
     def request(self, name: str, **arguments: Any) -> bool:
         """Send a request on a thread of its own; return False if too many are open, or no thread is available."""
         if not self._open_requests.acquire(blocking=False):
@@ -147,7 +138,7 @@ class Feed:
             try:
                 work()
             except BaseException as error:
-                self._inbox.put(Crashed(error))
+                self._inbox.put(error)
 
         _threads.start(threading.Thread(target=guarded, name=f"top {what}", daemon=True), what)
 

@@ -14,7 +14,7 @@ from supervise._story.wording import spans
 from supervise._views.top.screen import Canvas, Keys, Screen
 from supervise._views.top.view import Quit, Redraw, Request, View
 from supervise.cli.commands import steering
-from supervise.cli.commands.top_feed import Crashed, Ended, Feed, NewLines, NewReading, News, Reply, Trouble, Wanted
+from supervise.cli.commands.top_feed import Ended, Feed, NewLines, NewReading, News, Reply, Trouble, Wanted
 
 if TYPE_CHECKING:
     from supervise.cli.run.signal_inbox import SignalInbox
@@ -111,7 +111,6 @@ class Table:
             before = signal.signal(sig, signal.SIG_DFL)
             os.kill(os.getpid(), sig)  # returns when a shell continues this process
             signal.signal(sig, before)
-            self._feed.hurry()
         if sig != signal.SIGWINCH:  # SIGCONT also follows a SIGSTOP, before which the terminal was not restored
             self._screen.enter()
             self._redraw()
@@ -165,8 +164,8 @@ class Table:
                 self._answer(news)
             case Ended():
                 self.ended = news
-            case Crashed():
-                raise news.error
+            case BaseException():
+                raise news
             case _:
                 pass
 
