@@ -406,6 +406,6 @@ def test_no_input_is_an_error(data):
         assert key.isprintable()
 
 
-@pytest.mark.parametrize("data", [b"\x1b[" + b"1" * 100 + b"q", b"\xff\xfeq", b"\x00\x01q"])
+@pytest.mark.parametrize("data", [b"\x1b[" + b"1" * 100 + b"q", b"\xff\xfeq", b"\xe6q", b"\x00\x01q"])
 def test_what_is_not_a_key_is_skipped(data):
     assert Keys().feed(data)[-1] == "q"

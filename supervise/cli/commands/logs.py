@@ -54,6 +54,7 @@ _AT_ONCE_S = 0.05
 
 Knot = tuple[float, int]
 """A time in seconds since the epoch, and the size of a log at that time."""
+_size_of = itemgetter(1)
 
 
 class Log(NamedTuple):
@@ -259,7 +260,7 @@ def _timed(log: Log, lines: list[bytes], knots: list[Knot], end: int) -> Iterato
 
 def _time_at(knots: list[Knot], size_bytes: int) -> tuple[float, float]:
     """Return the time at which a log had a size, and the seconds between the two known times around it."""
-    after = bisect_left(knots, size_bytes, lo=1, hi=len(knots) - 1, key=itemgetter(1))
+    after = bisect_left(knots, size_bytes, lo=1, hi=len(knots) - 1, key=_size_of)
     (from_s, least), (to_s, most) = knots[after - 1 : after + 1]
     part = (size_bytes - least) / (most - least) if most > least else 1.0
     return from_s + (to_s - from_s) * min(max(part, 0.0), 1.0), to_s - from_s
