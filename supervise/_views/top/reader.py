@@ -305,12 +305,10 @@ class Reader:
         """
         self.interval_s = _SHORTEST_S
         """Time until the next reading, in seconds."""
-        self.logs = None if run is None else LogTails(run.path)
-        self.incidents = None
-        if run is not None and self.logs is not None:
-            self.incidents = Incidents(run.path, self.logs.last_words, run.titles)
         self._run = run
         self._titles = titles if run is None else run.titles
+        self.logs = LogTails(os.devnull if run is None else run.path)  # there are no files below the null device
+        self.incidents = Incidents(self.logs.directory, self.logs.last_words, self._titles)
         self._remote = run is not None and run.info.get("engine", "local") != "local"
         self._before: deque[_Before] = deque()
         """The readings of the last `_OUTPUT_S`, and the one before these; the oldest first."""
@@ -341,11 +339,8 @@ class Reader:
         rows = {int(rank): row for rank, row in status["ranks"].items()}
         attempts = {rank: int(row["attempt"]) for rank, row in rows.items()}
         used = self._used(status, rows) if same_pids and not self._remote else {}
-        ends: dict[int, LogEnd] = {}
-        if self.logs is not None:
-            ends = {rank: end for rank, at in attempts.items() if (end := self.logs.end(rank, at)) is not None}
-        if self.incidents is not None:
-            self.incidents.look()
+        ends = {rank: end for rank, at in attempts.items() if (end := self.logs.end(rank, at)) is not None}
+        self.incidents.look()
         sizes = {rank: (attempts[rank], end.size_bytes) for rank, end in ends.items()}
         cpu, growth = self._rates(_Before(now_s, used, sizes))
         found = self._reading(status, used, ends, cpu, growth)
@@ -408,7 +403,7 @@ class Reader:
                 status=None if row["status"] is None else one_line(str(row["status"]))[:LONGEST_TEXT],
                 output_bytes=None if end is None else end.size_bytes,
                 output_bytes_per_s=growth.get(rank),
-                last_line=None if end is None or self.logs is None else self.logs.last_line(end),
+                last_line=None if end is None else self.logs.last_line(end),
             )
         phase = "starting" if status["phase"] == "new" else one_line(str(status["phase"]))
         return Reading(now_s, phase, int(status["attempt"]), int(status["pid"]), ranks)
@@ -426,7 +421,7 @@ class Reader:
         return [] if found is None or self._run is None else why_failed(self._run, rank, found)
 
     def _last_failure(self, rank: int) -> Failure | None:
-        return None if self.incidents is None else self.incidents.state.last_failures.get(rank)
+        return self.incidents.state.last_failures.get(rank)
 
     def _role(self, rank: int) -> str:
         role, _, number = (self._titles[rank] if 0 <= rank < len(self._titles) else "").rpartition(" ")
@@ -434,7 +429,7 @@ class Reader:
 
     def _hangs(self, rank: int, row: dict[str, Any], end: LogEnd | None, now_s: float) -> bool:
         """Return whether the last reported hang continues."""
-        known = None if self.incidents is None else self.incidents.state.ranks.get(rank)
+        known = self.incidents.state.ranks.get(rank)
         life = None if known is None else known.life
         if life is None or life.attempt != int(row["attempt"]) or row["state"] != "ready":
             return False

@@ -181,19 +181,14 @@ class Feed:
         if self._untaken >= _MOST_UNTAKEN:
             return
         self._untaken += 1
-        incidents = reader.incidents
-        if incidents is None:
-            self._inbox.put(NewReading(reading, [], 0, None, [], complete))
-        else:
-            failed = list(incidents.state.last_failures)
-            self._inbox.put(
-                NewReading(reading, list(incidents.kept), incidents.count, incidents.first, failed, complete)
-            )
+        found = reader.incidents
+        failed = list(found.state.last_failures)
+        self._inbox.put(NewReading(reading, list(found.kept), found.count, found.first, failed, complete))
 
     def _log(self, reader: Reader, status: dict[str, Any], wanted: Wanted) -> tuple[str, list[str]]:
         """Read a log of a rank: the log that was written last when the page was opened; after a turn, the other log."""
         rank = wanted.rank
-        if reader.logs is None:
+        if self._target.run is None:
             return f"logs of rank {rank}", ["only supervise run keeps logs where this command finds them"]
         attempt = int(status["ranks"][str(rank)]["attempt"])
         end = reader.logs.end(rank, attempt)
