@@ -41,11 +41,6 @@ def lock(fd: int) -> bool:
     return _flock(fd, "F_OFD_SETLK") is not None
 
 
-def _is_locked(fd: int) -> bool:
-    found = _flock(fd, "F_OFD_GETLK")
-    return found is not None and struct.unpack(_FLOCK, found)[0] != fcntl.F_UNLCK
-
-
 def _flock(fd: int, name: str) -> bytes | None:
     """Call the command of this name with a write lock; return the kernel's answer, or None if there is no such lock."""
     command = getattr(fcntl, name, None)  # Linux 3.15
@@ -79,7 +74,8 @@ def still_runs(info: dict[str, Any], fd: int | None) -> bool | None:
         info: The return value of `identity` in that process. A value that is missing or wrong counts as unknown.
         fd: A descriptor of the file that the supervise of the run locks; None if there is no such file.
     """
-    if fd is not None and _is_locked(fd):
+    found = None if fd is None else _flock(fd, "F_OFD_GETLK")
+    if found is not None and struct.unpack(_FLOCK, found)[0] != fcntl.F_UNLCK:
         return True
     boot_id = _boot_id()
     same_name = info.get("host_name") == os.uname().nodename

@@ -12,9 +12,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 if TYPE_CHECKING:
+    import pytest
+
     from supervise.pytest_plugin._folder import Folder
 
 _OPTIONS = ("branch", "concurrency", "context", "cover_pylib", "include", "omit", "source", "source_pkgs", "timid")
@@ -94,31 +94,15 @@ def add_data(measurement: Measurement | None) -> None:
             current._data.update(data)  # noqa: SLF001 - get_data() warns of modules that a later test imports
 
 
-class Contexts:
-    """The option ``--cov-context=test`` in a spawned rank, which cannot load pytest-cov: it would erase other data.
+def name_context(measurement: Measurement | None, nodeid: str, when: str) -> None:
+    """Name the context of the data for ``--cov-context=test``, as pytest-cov does in the host.
 
-    A test with the mark ``no_cover`` is not measured in spawned ranks, because pytest-cov pauses the host meanwhile.
+    A spawned rank cannot load pytest-cov: it would erase other data. A test with the mark ``no_cover`` is not measured
+    in spawned ranks, because pytest-cov pauses the host meanwhile.
     """
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Name the context of the data."""
-        self._enter(item, "setup")
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> None:
-        """Name the context of the data."""
-        self._enter(item, "run")
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
-        """Name the context of the data."""
-        self._enter(item, "teardown")
-
-    def _enter(self, item: pytest.Item, phase: str) -> None:
-        current = _current()
-        if current is not None:
-            current.switch_context(f"{item.nodeid}|{phase}")
+    current = _current()
+    if measurement is not None and measurement.by_phase and current is not None:
+        current.switch_context(f"{nodeid}|{'run' if when == 'call' else when}")
 
 
 def _current() -> Any:

@@ -167,16 +167,14 @@ class Gang:
     def run(self) -> None:
         """Run all ranks to their end, and record the events in `course`. No rank is left, even after an exception."""
         __tracebackhide__ = True
-        with _quiet():
-            self._run()
-
-    def _run(self) -> None:
-        __tracebackhide__ = True
         exits: dict[int, WorkerExited] = {}
-        bell = self.folder.bell(HOST)
-        listener = _Listener.start(self.folder, exits, self.world_size)
-        supervisor = None
-        try:
+        with _quiet(), contextlib.ExitStack() as ends:
+            ends.callback(add_data, self.measurement)
+            ends.callback(self._read, exits)
+            bell = self.folder.bell(HOST)
+            ends.callback(bell.close)
+            listener = _Listener.start(self.folder, exits, self.world_size)
+            ends.callback(listener.stop)
             supervisor = Supervisor.start(
                 name="rank",
                 entrypoint=self.entrypoint,
@@ -188,18 +186,15 @@ class Gang:
                 strategy="one_for_one",  # the host decides when the others are stopped
                 containment="sweep",
             )
-            supervisor.ask(Subscribe(ref=listener), timeout=_REPLY_S)
-            supervisor.ask(Start(), timeout=_START_S)
-            self._watch(bell, exits, supervisor)
-        except BaseException:
-            if supervisor is not None:
+            ends.callback(supervisor.stop)
+            ends.callback(_close, supervisor)
+            try:
+                supervisor.ask(Subscribe(ref=listener), timeout=_REPLY_S)
+                supervisor.ask(Start(), timeout=_START_S)
+                self._watch(bell, exits, supervisor)
+            except BaseException:
                 self._note_stacks(supervisor, exits)
-            raise
-        finally:
-            _end(supervisor, listener)
-            bell.close()
-            self._read(exits)
-            add_data(self.measurement)
+                raise
 
     def _watch(self, bell: Bell, exits: dict[int, WorkerExited], supervisor: pykka.ActorRef[Supervisor]) -> None:
         """Return when all ranks have ended, or when the time limit of the other ranks is over."""
@@ -269,13 +264,7 @@ def _quiet() -> Iterator[None]:
         logger.disabled = before
 
 
-def _end(supervisor: pykka.ActorRef[Supervisor] | None, listener: pykka.ActorRef[_Listener]) -> None:
-    """End all ranks, and the actors."""
-    try:
-        if supervisor is not None:
-            with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout):
-                supervisor.ask(Close(death_sig=signal.SIGTERM, timeout=_STOP_S), timeout=_STOP_S + _REPLY_S)
-    finally:
-        if supervisor is not None:
-            supervisor.stop()
-        listener.stop()
+def _close(supervisor: pykka.ActorRef[Supervisor]) -> None:
+    """End all ranks."""
+    with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout):
+        supervisor.ask(Close(death_sig=signal.SIGTERM, timeout=_STOP_S), timeout=_STOP_S + _REPLY_S)

@@ -48,38 +48,23 @@ def slots(folder: Path, budget: int, wanted: int) -> Iterator[None]:
     if wanted > budget:
         raise MarkError(f"ranks({wanted}) needs {wanted} processes, and the option ranks_budget allows {budget}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    held: dict[int, int] = {}
-    try:
+    with contextlib.ExitStack() as held:
         # Only the worker that has the turn takes slots: two workers that each hold a part would wait for each other
-        turn = _lock(folder / "turn", wait=True)
-        try:
-            for wait in (False, True):
-                for number in range(budget):
-                    if len(held) < wanted and number not in held:
-                        fd = _lock(folder / f"slot-{number}", wait=wait)
-                        if fd is not None:
-                            held[number] = fd
-        finally:
-            if turn is not None:
-                os.close(turn)
+        with open(folder / "turn", "ab") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            left = wanted
+            busy = []
+            for number in range(budget):
+                if left:
+                    slot = held.enter_context(open(folder / f"slot-{number}", "ab"))
+                    try:
+                        fcntl.flock(slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        left -= 1
+                    except BlockingIOError:
+                        busy.append(slot)
+            for slot in busy[:left]:
+                fcntl.flock(slot, fcntl.LOCK_EX)
         yield
-    finally:
-        for fd in held.values():
-            os.close(fd)
-
-
-def _lock(path: Path, *, wait: bool) -> int | None:
-    """Lock a file; return its descriptor, or None if another process has it and `wait` is False."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
 
 
 # The output of the ranks, as sections of a report, and their warnings
@@ -178,19 +163,7 @@ class RanksError(bdb.BdbQuit):
     """
 
 
-class _Story:
-    """The part of a test's report that comes from its gang, besides sections and properties."""
-
-    def __init__(self, verdict: _verdict.Verdict | None = None) -> None:
-        self.verdict = verdict
-        """None if the host was interrupted."""
-        self.notes: list[str] = []
-        """Lines about the ranks, if the host was interrupted."""
-        self.sections: list[tuple[str, str]] = []
-        """Titles and texts from other plugins in the ranks."""
-
-
-_STORY = pytest.StashKey[_Story]()
+_VERDICT = pytest.StashKey[_verdict.Verdict]()
 
 
 class Hooks:
@@ -228,10 +201,10 @@ class Hooks:
         """Put the reports of the ranks into the report of the call."""
         report = yield
         if call.when == "call" and _gather.here is None:
-            story = item.stash.get(_STORY, None)
-            if story is not None:
-                del item.stash[_STORY]
-                _tell(report, story)
+            verdict = item.stash.get(_VERDICT, None)
+            if verdict is not None:
+                del item.stash[_VERDICT]
+                _tell(report, verdict)
                 # pytest shows the output of ranks in their teardown with the report of the teardown
                 report.sections = [each for each in report.sections if " teardown [rank " not in each[0]]
         return report
@@ -291,7 +264,7 @@ def _run(item: pytest.Item, settings: _mark.Settings) -> None:
             if terminal is not None:
                 os.close(terminal)
     except _mark.MarkError as error:
-        item.stash[_STORY] = _Story(_verdict.Verdict(outcome="failed", longrepr=str(error)))
+        item.stash[_VERDICT] = _verdict.Verdict(outcome="failed", longrepr=str(error))
         raise RanksError(str(error)) from None
 
 
@@ -342,57 +315,49 @@ def _conduct(item: pytest.Item, gang: Gang) -> None:
     """Run a gang; keep the facts for the report of the test, and raise the exception of the test's call, if any."""
     __tracebackhide__ = True
     try:
-        gang.run()
-    except BaseException:
-        story = _story(item, gang)
-        stopped = [rank for rank in _ranks(gang, story[1]) if rank.outcome == "stopped"]
-        story[0].notes = _verdict.stopped_notes(stopped, gang.course, str(item.path))
-        raise
-    else:
-        story = _story(item, gang)
-        ranks = _ranks(gang, story[1])
-        story[0].verdict = verdict = _verdict.judge(ranks, gang.course, str(item.path))
-        verdict.notes += _rank.hint(item.config, ranks)
-        _raise(gang.course, verdict)
+        try:
+            gang.run()
+        except BaseException:
+            _conclude(item, gang, interrupted=True)
+            raise
+        _raise(gang.course, _conclude(item, gang, interrupted=False))
     finally:
         gang.folder.clean(gang.world_size)
 
 
-def _story(item: pytest.Item, gang: Gang) -> tuple[_Story, dict[int, list[pytest.TestReport]]]:
-    """Read the files of the ranks, and keep the results for the report."""
-    config, records = item.config, gang.course.records
+def _conclude(item: pytest.Item, gang: Gang, *, interrupted: bool) -> _verdict.Verdict:
+    """Read the files of the ranks, and keep the verdict for the report."""
+    config, course, place = item.config, gang.course, str(item.path)
     reports = {
         rank: [
             config.hook.pytest_report_from_serializable(config=config, data=entry["report"]) for entry in record.entries
         ]
-        for rank, record in records.items()
+        for rank, record in course.records.items()
     }
-    replay_warnings(records)
-    order = _order(gang, reports)
+    replay_warnings(course.records)
+    ranks = [_verdict.judge_rank(rank, record, reports[rank]) for rank, record in course.records.items()]
+    # The failed ranks in the order of their failures, then the others
+    order = [each.rank for each in sorted(ranks, key=lambda each: (each.at_ns or float("inf"), each.rank))]
     if not gang.live:
-        add_sections(item, gang.folder, order, records, reports)
+        add_sections(item, gang.folder, order, course.records, reports)
     for each in reports.values():
         for name, value in each[-1].user_properties if each else ():
             if (name, value) not in item.user_properties:
                 item.user_properties.append((name, value))
-    story = item.stash[_STORY] = _Story()
-    story.sections = [
+    if interrupted:
+        stopped = [each for each in ranks if each.outcome == "stopped"]
+        verdict = _verdict.Verdict(outcome="interrupted", notes=_verdict.stopped_notes(stopped, course, place))
+    else:
+        verdict = _verdict.judge(ranks, course, place)
+        verdict.notes += _rank.hint(config, ranks)
+    verdict.sections = [
         (f"{title} [rank {rank}]", text)
         for rank in order
         for title, text in _sections(reports[rank])
         if not title.startswith(_CAPTURED)
     ]
-    return story, reports
-
-
-def _ranks(gang: Gang, reports: dict[int, list[pytest.TestReport]]) -> list[_verdict.RankVerdict]:
-    return [_verdict.judge_rank(rank, record, reports[rank]) for rank, record in gang.course.records.items()]
-
-
-def _order(gang: Gang, reports: dict[int, list[pytest.TestReport]]) -> list[int]:
-    """Return the ranks: the failed ones in the order of their failures, then the others."""
-    verdicts = {each.rank: each for each in _ranks(gang, reports)}
-    return sorted(verdicts, key=lambda rank: (verdicts[rank].at_ns or float("inf"), rank))
+    item.stash[_VERDICT] = verdict
+    return verdict
 
 
 def _raise(course: Course, verdict: _verdict.Verdict) -> None:
@@ -416,13 +381,12 @@ def _raise(course: Course, verdict: _verdict.Verdict) -> None:
         raise RanksError(verdict.summary)
 
 
-def _tell(report: pytest.TestReport, story: _Story) -> None:
+def _tell(report: pytest.TestReport, verdict: _verdict.Verdict) -> None:
     """Put the verdict into the report."""
-    verdict = story.verdict
-    report.sections += story.sections
-    if verdict is None:
+    report.sections += verdict.sections
+    if verdict.outcome == "interrupted":
         if report.failed:
-            report.longrepr = _verdict.with_notes(report.longrepr, story.notes)
+            report.longrepr = _verdict.with_notes(report.longrepr, verdict.notes)
         return
     report.outcome = verdict.outcome
     report.longrepr = _verdict.with_notes(verdict.longrepr, verdict.notes)

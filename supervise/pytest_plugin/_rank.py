@@ -286,6 +286,7 @@ class _Phases:
         __tracebackhide__ = True
         if self._stopped and when == "call":
             return False
+        _coverage.name_context(self._plan.measurement, self._item.nodeid, when)
         call = CallInfo.from_call(functools.partial(self._guarded, phase), when=when)
         if os.getpid() != self._pid:  # the test has forked, and the child has returned from it
             os._exit(0 if call.excinfo is None else 1)
@@ -422,8 +423,6 @@ def run(session: HostSession, plan: Plan, rank: int) -> None:
     config = Config.fromdictargs(session.options, list(session.args))
     plugin = _OneTest(session, plan, rank)
     config.pluginmanager.register(plugin, "supervise-rank")
-    if plan.measurement is not None and plan.measurement.by_phase:
-        config.pluginmanager.register(_coverage.Contexts(), "supervise-rank-coverage")
     code = config.hook.pytest_cmdline_main(config=config)
     if not plugin.found:
         raise SystemExit(f"pytest in rank {rank} did not find {session.nodeid} (exit code {code})")

@@ -53,13 +53,16 @@ class RankVerdict:
 class Verdict:
     """The outcome and the texts that the report of the test shows."""
 
-    outcome: Literal["passed", "failed", "skipped"]
+    outcome: Literal["passed", "failed", "skipped", "interrupted"]
+    """``interrupted``: the host was; the report of the test then says how."""
     longrepr: Any = None
     summary: str = ""
     """One line about a failure or the reason of a skip."""
     wasxfail: str | None = None
     notes: list[str] = field(default_factory=list)
     """Lines about the other ranks, shown below the failure."""
+    sections: list[tuple[str, str]] = field(default_factory=list)
+    """Titles and texts from other plugins in the ranks."""
 
 
 def judge_rank(rank: int, record: Record, reports: list[pytest.TestReport]) -> RankVerdict:

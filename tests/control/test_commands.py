@@ -112,6 +112,24 @@ def test_a_reader_that_is_gone_ends_a_command_without_a_word(supervise: Command)
         assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_below_stdout_is_no_error_of_the_run(supervise: Command, unbuffered: str):
+    with running(supervise, "sh", "-c", SAYS), Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*SUPERVISE, "status", "job"],
+            check=False,
+            cwd=supervise.tmp_path,
+            env=environment(supervise.tmp_path, PYTHONUNBUFFERED=unbuffered),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE_S,
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"supervise status: cannot write to stdout: No space left on device\n",
+    )
+
+
 def test_what_ranks_report_is_in_the_status(supervise: Command):
     rank = (
         "import signal, supervise\n"

@@ -10,6 +10,7 @@ import pytest
 from supervise._views.top.reader import MOST_KEPT, Incidents, LogTails, Reader, read_lines
 from supervise.cli.commands.steering import Target
 from supervise.cli.commands.top_feed import Feed
+from supervise.cli.run.signal_inbox import SignalInbox
 from tests.views.fake_run import BEGIN_S, event, exited, read_run, write_run
 
 ROW = {"pid": 7, "state": "ready", "attempt": 0, "restarts": 0, "status": None, "step": None, "beat_age_s": None}
@@ -242,17 +243,14 @@ def test_a_log_that_was_replaced_is_not_read(run: Path):
 
 
 def test_readings_do_not_pile_up_while_the_output_blocks(run: Path):
-    feed = Feed(Target("job", str(run / "control.sock"), read_run(run)))
     reader = Reader(read_run(run))
-    try:
+    with SignalInbox((), restore=True) as inbox:
+        feed = Feed(Target("job", str(run / "control.sock"), read_run(run)), inbox)
         for _ in range(10):
             feed._tell_reading(reader, reader.read(status(), same_pids=False), complete=True)
         assert len(feed.drain()) == 2
         feed._tell_reading(reader, reader.read(status(), same_pids=False), complete=True)
         assert len(feed.drain()) == 1
-    finally:
-        os.close(feed.awake_fd)
-        os.close(feed.wake_fd)
 
 
 def test_on_an_engine_incidents_name_global_ranks(run):

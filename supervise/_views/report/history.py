@@ -12,7 +12,7 @@ from supervise._views.incidents import KINDS, Incident, end_of, hang_of, inciden
 from supervise._views.run_state import Life, Occurrence, RankLives, RunState, is_a
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from supervise._views.recorded_run import RecordedRun
 
@@ -38,7 +38,7 @@ class Point(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """The resource usage of a rank between two samples of one life."""
+    """The resource usage of a rank between two samples of one life, or of all ranks together between two samples."""
 
     from_s: float
     to_s: float
@@ -46,17 +46,6 @@ class Rate(NamedTuple):
     """Processors that were busy, such as 1.5."""
     rss_bytes: int
     """Resident memory at the end of the interval."""
-    output_bytes_per_s: float
-    step: int | None
-
-
-class Total(NamedTuple):
-    """The resource usage of all ranks together between two samples."""
-
-    from_s: float
-    to_s: float
-    cpu: float
-    rss_bytes: int
     output_bytes_per_s: float
     steps: tuple[int, int] | None
     """The lowest and the highest step of a rank; None if no rank reports any."""
@@ -71,7 +60,7 @@ class Totals:
         Args:
             starts: Rank and process ID of a life to the time of its start, when its usage is zero.
         """
-        self.found: list[Total] = []
+        self.found: list[Rate] = []
         """The totals, in the order of the file."""
         self._starts = starts
         self._before: dict[int, Point] = {}
@@ -87,30 +76,25 @@ class Totals:
             pairs.append((before, point))
         self._before = dict(points)
         if used := [rate for pair in pairs for rate in rates(pair)]:
-            steps = [rate.step for rate in used if rate.step is not None]
-            self.found.append(
-                Total(
-                    from_s=min(rate.from_s for rate in used),
-                    to_s=used[0].to_s,
-                    cpu=sum(rate.cpu for rate in used),
-                    rss_bytes=sum(rate.rss_bytes for rate in used),
-                    output_bytes_per_s=sum(rate.output_bytes_per_s for rate in used),
-                    steps=(min(steps), max(steps)) if steps else None,
-                )
-            )
+            self.found.append(combined(used, sum))
         if len(self.found) > _MOST_TOTALS:
-            self.found = [highest(self.found[index : index + 2]) for index in range(0, len(self.found), 2)]
+            self.found = [combined(self.found[index : index + 2], max) for index in range(0, len(self.found), 2)]
 
 
-def highest(totals: Sequence[Total]) -> Total:
-    """Return one total in place of adjacent ones, with the highest value of each quantity."""
-    steps = [total.steps for total in totals if total.steps is not None]
-    return Total(
-        from_s=totals[0].from_s,
-        to_s=totals[-1].to_s,
-        cpu=max(total.cpu for total in totals),
-        rss_bytes=max(total.rss_bytes for total in totals),
-        output_bytes_per_s=max(total.output_bytes_per_s for total in totals),
+def combined(used: Sequence[Rate], whole: Callable[[Iterator[Any]], Any]) -> Rate:
+    """Return one rate in place of several.
+
+    Args:
+        used: The rates.
+        whole: `sum` for those of several ranks at one time; `max` for adjacent ones.
+    """
+    steps = [rate.steps for rate in used if rate.steps is not None]
+    return Rate(
+        from_s=min(rate.from_s for rate in used),
+        to_s=max(rate.to_s for rate in used),
+        cpu=whole(rate.cpu for rate in used),
+        rss_bytes=whole(rate.rss_bytes for rate in used),
+        output_bytes_per_s=whole(rate.output_bytes_per_s for rate in used),
         steps=(min(low for low, _ in steps), max(high for _, high in steps)) if steps else None,
     )
 
@@ -166,7 +150,8 @@ def rates(points: Sequence[Point]) -> list[Rate]:
         if before.pid == after.pid and span_s > 0:
             cpu = max(0.0, after.cpu_s - before.cpu_s) / span_s
             output = max(0, after.output_bytes - before.output_bytes) / span_s
-            found.append(Rate(before.at_s, after.at_s, cpu, after.rss_bytes, output, after.step))
+            steps = None if after.step is None else (after.step, after.step)
+            found.append(Rate(before.at_s, after.at_s, cpu, after.rss_bytes, output, steps))
     return found
 
 

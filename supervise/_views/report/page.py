@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from supervise._files import last_lines, read_regular
@@ -12,7 +12,8 @@ from supervise._printable import one_line
 from supervise._story.small_timeline import Row, axis, block, grid, hatched, table, text, unbroken
 from supervise._story.wording import counted, seconds, shortened, size, spans
 from supervise._views.incidents import why_failed
-from supervise._views.report.history import History, RankHistory, Rate, Total, highest, how, marks_of, rates, stacks_of
+from supervise._views.report.history import History, RankHistory, Rate, combined, how, marks_of, rates, stacks_of
+from supervise._views.top.reader import LogTails
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,17 +68,17 @@ class Curves:
         self._history = history
         self._span_s = history.end_s - history.begin_s
         self._totals = sorted(history.totals, key=lambda total: total.to_s)
-        columns: list[list[Total]] = [[] for _ in range(_PARTS)]
+        columns: list[list[Rate]] = [[] for _ in range(_PARTS)]
         for total in self._totals:
             for index in range(self._column(total.from_s), self._column(total.to_s) + 1):
                 columns[index].append(total)
-        self._columns = [highest(column) if column else None for column in columns]
+        self._columns = [combined(column, max) if column else None for column in columns]
 
     def _column(self, at_s: float) -> int:
         return max(0, min(_PARTS - 1, int((at_s - self._history.begin_s) / self._span_s * _PARTS)))
 
     def sum(
-        self, title: str, value: Callable[[Total], float], shown: Callable[[float], str], least: float, base: int
+        self, title: str, value: Callable[[Rate], float], shown: Callable[[float], str], least: float, base: int
     ) -> str:
         """Return a figure of a sum over all ranks.
 
@@ -140,15 +141,11 @@ def _round(value: float, base: int) -> float:
 def _areas(bands: Sequence[_Band], most: float) -> str:
     """Return a shape for each stretch of values without a gap."""
     width = 1000 / len(bands)
+    bottom = _TOP + _HEIGHT
     parts: list[str] = []
-    start = 0
-    while start < len(bands):
-        end = start
-        while end < len(bands) and bands[end] is not None:
-            end += 1
-        if end > start:
-            stretch = [(index * width, band) for index, band in enumerate(bands[start:end], start) if band is not None]
-            bottom = _TOP + _HEIGHT
+    for _, group in groupby(enumerate(bands), key=lambda each: each[1] is None):
+        stretch = [(index * width, band) for index, band in group if band is not None]
+        if stretch:
             upper = [f"{x:.1f},{bottom - _HEIGHT * band[1] / most:.1f}" for x, band in stretch]
             lower = [f"{x:.1f},{bottom - _HEIGHT * band[0] / most:.1f}" for x, band in reversed(stretch)]
             right = stretch[-1][0] + width
@@ -156,7 +153,6 @@ def _areas(bands: Sequence[_Band], most: float) -> str:
             lower.insert(0, f"{right:.1f},{lower[0].partition(',')[2]}")
             parts.append(f'<polygon class="area" points="{" ".join([*upper, *lower])}"/>')
             parts.append(f'<polyline class="line" points="{" ".join(upper)}"/>')
-        start = end + 1
     return "".join(parts)
 
 
@@ -326,8 +322,8 @@ class Timeline:
             if rate.from_s != before_s:
                 lines.append([])
             before_s = rate.to_s
-            if rate.step is not None:
-                lines[-1].append((rate.to_s, rate.step))
+            if rate.steps is not None:
+                lines[-1].append((rate.to_s, rate.steps[1]))
         return "".join(self._line(line) for line in lines if line)
 
     def _line(self, steps: list[tuple[float, int]]) -> str:
@@ -571,8 +567,8 @@ def _logs(run: RecordedRun, history: History) -> str:
 
 def _table(run: RecordedRun, history: History) -> str:
     """Return the table of all ranks. The failed ranks come first."""
-    logs = run.logs()
-    rows = [_rank_row(history, rank, logs.get(rank.rank, [])) for rank in _worst_first(history)[:_MOST_ROWS]]
+    logs = LogTails(run.path)
+    rows = [_rank_row(history, rank, logs) for rank in _worst_first(history)[:_MOST_ROWS]]
     role = ("role",) if history.several_roles else ()
     heads = ("rank", *role, "pid", "lives", "end", "ran", "CPU", "peak memory", "step", "last line")
     caption = "Times and processes of the last life of each rank; ranks that failed are first"
@@ -582,7 +578,7 @@ def _table(run: RecordedRun, history: History) -> str:
     return table(caption, heads, rows, numeric=numeric) + note
 
 
-def _rank_row(history: History, rank: RankHistory, logs: list[str]) -> Row:
+def _rank_row(history: History, rank: RankHistory, logs: LogTails) -> Row:
     life = rank.life
     role = (text(rank.title),) if history.several_roles else ()
     if life is None:
@@ -594,7 +590,8 @@ def _rank_row(history: History, rank: RankHistory, logs: list[str]) -> Row:
     step = life.facts.get("step", sampled)
     sampled_s = rank.points[-1].cpu_s if rank.points and rank.points[-1].pid == life.pid else None
     cpu_s = life.facts.get("cpu_time_s", sampled_s)
-    line = "" if rank.rank >= _MOST_LAST_LINES else _last_line(logs)
+    end = logs.end(rank.rank, life.attempt) if rank.rank < _MOST_LAST_LINES else None
+    line = "" if end is None else shortened(last_lines(end.newest, 1), _LONGEST_LINE)
     cells = (
         str(rank.rank),
         *role,
@@ -608,17 +605,3 @@ def _rank_row(history: History, rank: RankHistory, logs: list[str]) -> Row:
         f"<code>{text(line)}</code>" if line else "",
     )
     return Row(cells, f"end-{life.ending}")
-
-
-def _last_line(paths: list[str]) -> str:
-    """Return the last line of the log that was written last."""
-    newest = ""
-    newest_s = -1.0
-    for path in paths:
-        try:
-            found = os.lstat(path)
-        except OSError:
-            continue
-        if found.st_size and found.st_mtime > newest_s:
-            newest, newest_s = path, found.st_mtime
-    return shortened(last_lines(newest, 1), _LONGEST_LINE) if newest else ""

@@ -174,13 +174,10 @@ def _rank_row(canvas: Canvas, at_row: int, row: RankReading, state: str, columns
             canvas.write(at_row, at, shown[: column.width], _style(state))
         elif (found := column.text(row)) is not None:
             style = "late" if column.head == "BEAT" and state in ("late", "hung") else ""
-            canvas.write(at_row, at, _aligned(found[: column.width], column.width, left=column.left), style)
+            found = found[: column.width]
+            canvas.write(at_row, at, found if column.left else found.rjust(column.width), style)
         at += column.width + 2
     canvas.write(at_row, at, (row.last_line or "").strip() or row.status or "")
-
-
-def _aligned(text: str, width: int, *, left: bool) -> str:
-    return text.ljust(width) if left else text.rjust(width)
 
 
 def _top(view: View, count: int) -> int:
@@ -241,13 +238,18 @@ def _kind_style(incident: Incident) -> str:
 def _page(view: View, canvas: Canvas, start: int, end: int) -> None:
     """Draw a page of lines."""
     lines: list[tuple[str, str]]
-    title = view.log_title if view.mode == "logs" else view.title
+    title = view.title
     if view.mode == "logs":
-        lines = [(line, "") for line in view.log_lines]
+        lines = [(line, "") for line in view.lines]
     elif view.mode == "why":
         title, lines = _why_title(view), _why_lines(view, canvas.columns)
     else:
-        lines = [(part, _of_help(view, line)) for line in view.lines for part in _wrapped(line, canvas.columns)]
+        head = "title" if view.mode == "help" else ""
+        lines = [
+            (part, "" if line.startswith(" ") else head)
+            for line in view.lines
+            for part in _wrapped(line, canvas.columns)
+        ]
     if canvas.rows >= _LEAST_FOR_HEAD:
         canvas.write(start, 0, title.ljust(canvas.columns), "head")
         start += 1
@@ -279,10 +281,6 @@ def _why_lines(view: View, columns: int) -> list[tuple[str, str]]:
     why = view.lines or ["..."]
     text = [(part, "" if number else "failed") for number, line in enumerate(why) for part in _wrapped(line, columns)]
     return [*text, ("", ""), ("All that went wrong, the newest last:", "title"), *told]
-
-
-def _of_help(view: View, line: str) -> str:
-    return "title" if view.mode == "help" and not line.startswith(" ") else ""
 
 
 def _from_column(text: str, column: int) -> str:

@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections import deque
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from supervise._files import closing, open_regular
@@ -114,6 +115,8 @@ def _rank(row: RankReading) -> dict[str, Any]:
 _TAIL_BYTES = 4096
 _PANE_BYTES = 128 << 10
 _LONGEST_TAIL_LINE = 1000
+_MOST_LINES = 1 << 13
+"""The number of last lines that are kept. With more ranks than this, each reading reads the ends of all logs."""
 
 
 class LogEnd(NamedTuple):
@@ -135,7 +138,6 @@ class LogTails:
     def __init__(self, directory: str) -> None:
         """Describe the run directory; nothing is read yet."""
         self.directory = directory
-        self._known: dict[str, tuple[tuple[int, int], str | None]] = {}
 
     def end(self, rank: int, attempt: int) -> LogEnd | None:
         """Return where the logs of a life end; None if it has none."""
@@ -155,11 +157,7 @@ class LogTails:
 
     def last_line(self, end: LogEnd) -> str | None:
         """Return the last line with text of the newest log, printable; None if no line has text."""
-        known = self._known.get(end.newest)
-        if known is None or known[0] != end.key:
-            lines = read_lines(end.newest, _TAIL_BYTES)
-            known = self._known[end.newest] = end.key, next((line for line in reversed(lines) if line.strip()), None)
-        return known[1]
+        return _last_line(end.newest, end.key)
 
     def last_words(self, rank: int, attempt: int) -> str | None:
         """Return the last line of the stderr of a life, or else of its stdout."""
@@ -168,10 +166,10 @@ class LogTails:
                 return found[-1].strip()
         return None
 
-    def forget_other_lives(self, ends: dict[int, LogEnd]) -> None:
-        """Forget the last lines of logs that are not among these."""
-        kept = {end.newest for end in ends.values()}
-        self._known = {path: known for path, known in self._known.items() if path in kept}
+
+@lru_cache(maxsize=_MOST_LINES)
+def _last_line(path: str, _key: tuple[int, int]) -> str | None:
+    return next((line for line in reversed(read_lines(path, _TAIL_BYTES)) if line.strip()), None)
 
 
 def read_lines(path: str, most_bytes: int = _PANE_BYTES) -> list[str]:
@@ -235,32 +233,24 @@ class Incidents:
         self._path = os.path.join(directory, "events.jsonl")
         self._last_words = last_words
         self._place = 0
-        self._torn = b""
+        """Where the first line begins that was not read, or that was not complete."""
 
     def look(self) -> list[Incident]:
         """Read the events that were written since the last call; return the new incidents."""
         try:
-            data = self._new()
+            with open(open_regular(self._path), "rb") as file:
+                self._place = max(self._place, os.fstat(file.fileno()).st_size - _MOST_BYTES)
+                file.seek(self._place)
+                *lines, torn = file.read().split(b"\n")
         except OSError:
             return []
-        *lines, self._torn = (self._torn + data).split(b"\n")
-        if len(self._torn) > _LONGEST_LINE:
-            self._torn = b""
+        self._place += sum(map(len, lines)) + len(lines)
+        if len(torn) > _LONGEST_LINE:
+            self._place += len(torn)
         found = [each for line in lines if (each := self._incident(line)) is not None]
         self.kept.extend(found)
         self.count += len(found)
         return found
-
-    def _new(self) -> bytes:
-        with closing(open_regular(self._path)) as fd:
-            end = os.fstat(fd).st_size
-            if end - self._place > _MOST_BYTES:
-                self._place, self._torn = end - _MOST_BYTES, b""
-            data = b""
-            if end > self._place:
-                data = os.pread(fd, end - self._place, self._place)
-            self._place += len(data)
-            return data
 
     def _incident(self, line: bytes) -> Incident | None:
         if not any(word in line for word in _WANTED):
@@ -315,12 +305,10 @@ class Reader:
         """
         self.interval_s = _SHORTEST_S
         """Time until the next reading, in seconds."""
-        self.logs = None if run is None else LogTails(run.path)
-        self.incidents = None
-        if run is not None and self.logs is not None:
-            self.incidents = Incidents(run.path, self.logs.last_words, run.titles)
         self._run = run
         self._titles = titles if run is None else run.titles
+        self.logs = LogTails(os.devnull if run is None else run.path)  # there are no files below the null device
+        self.incidents = Incidents(self.logs.directory, self.logs.last_words, self._titles)
         self._remote = run is not None and run.info.get("engine", "local") != "local"
         self._before: deque[_Before] = deque()
         """The readings of the last `_OUTPUT_S`, and the one before these; the oldest first."""
@@ -351,12 +339,8 @@ class Reader:
         rows = {int(rank): row for rank, row in status["ranks"].items()}
         attempts = {rank: int(row["attempt"]) for rank, row in rows.items()}
         used = self._used(status, rows) if same_pids and not self._remote else {}
-        ends: dict[int, LogEnd] = {}
-        if self.logs is not None:
-            ends = {rank: end for rank, at in attempts.items() if (end := self.logs.end(rank, at)) is not None}
-            self.logs.forget_other_lives(ends)
-        if self.incidents is not None:
-            self.incidents.look()
+        ends = {rank: end for rank, at in attempts.items() if (end := self.logs.end(rank, at)) is not None}
+        self.incidents.look()
         sizes = {rank: (attempts[rank], end.size_bytes) for rank, end in ends.items()}
         cpu, growth = self._rates(_Before(now_s, used, sizes))
         found = self._reading(status, used, ends, cpu, growth)
@@ -419,7 +403,7 @@ class Reader:
                 status=None if row["status"] is None else one_line(str(row["status"]))[:LONGEST_TEXT],
                 output_bytes=None if end is None else end.size_bytes,
                 output_bytes_per_s=growth.get(rank),
-                last_line=None if end is None or self.logs is None else self.logs.last_line(end),
+                last_line=None if end is None else self.logs.last_line(end),
             )
         phase = "starting" if status["phase"] == "new" else one_line(str(status["phase"]))
         return Reading(now_s, phase, int(status["attempt"]), int(status["pid"]), ranks)
@@ -437,7 +421,7 @@ class Reader:
         return [] if found is None or self._run is None else why_failed(self._run, rank, found)
 
     def _last_failure(self, rank: int) -> Failure | None:
-        return None if self.incidents is None else self.incidents.state.last_failures.get(rank)
+        return self.incidents.state.last_failures.get(rank)
 
     def _role(self, rank: int) -> str:
         role, _, number = (self._titles[rank] if 0 <= rank < len(self._titles) else "").rpartition(" ")
@@ -445,7 +429,7 @@ class Reader:
 
     def _hangs(self, rank: int, row: dict[str, Any], end: LogEnd | None, now_s: float) -> bool:
         """Return whether the last reported hang continues."""
-        known = None if self.incidents is None else self.incidents.state.ranks.get(rank)
+        known = self.incidents.state.ranks.get(rank)
         life = None if known is None else known.life
         if life is None or life.attempt != int(row["attempt"]) or row["state"] != "ready":
             return False

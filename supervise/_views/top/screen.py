@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import termios
 import time
+from codecs import getincrementaldecoder
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
@@ -212,38 +214,25 @@ def _whole(line: list[Cell], start: int, end: int) -> tuple[int, int]:
 # Keys, from the bytes that a terminal sends
 
 
-_SEQUENCES = {
-    b"[A": "up",
-    b"[B": "down",
-    b"[C": "right",
-    b"[D": "left",
-    b"OA": "up",
-    b"OB": "down",
-    b"OC": "right",
-    b"OD": "left",
-    b"[5~": "page up",
-    b"[6~": "page down",
-    b"[H": "home",
-    b"[F": "end",
-    b"OH": "home",
-    b"OF": "end",
-    b"[1~": "home",
-    b"[4~": "end",
-    b"[7~": "home",
-    b"[8~": "end",
+_KEY = re.compile(r"\x1b[\[O](?:[^@-~]{0,29}[@-~]|(?=.{30}))|\x1b(?=[^\[O])|[^\x1b]", re.DOTALL)
+"""A sequence, or the first two characters of one that is too long; Esc, and another key soon after it; a character."""
+_NAMES = {
+    **dict.fromkeys(("\x1b[A", "\x1bOA"), "up"),
+    **dict.fromkeys(("\x1b[B", "\x1bOB"), "down"),
+    **dict.fromkeys(("\x1b[C", "\x1bOC"), "right"),
+    **dict.fromkeys(("\x1b[D", "\x1bOD"), "left"),
+    **dict.fromkeys(("\x1b[H", "\x1bOH", "\x1b[1~", "\x1b[7~"), "home"),
+    **dict.fromkeys(("\x1b[F", "\x1bOF", "\x1b[4~", "\x1b[8~"), "end"),
+    **dict.fromkeys(("\x1b[5~", "\x02"), "page up"),
+    **dict.fromkeys(("\x1b[6~", "\x06"), "page down"),
+    **dict.fromkeys("\n\r", "enter"),
+    **dict.fromkeys("\x7f\x08", "backspace"),
+    "\t": "tab",
+    "\x0c": "redraw",
+    "\x1b": "escape",
 }
-_CONTROLS = {
-    0x09: "tab",
-    0x0A: "enter",
-    0x0C: "redraw",
-    0x0D: "enter",
-    0x02: "page up",
-    0x06: "page down",
-    0x7F: "backspace",
-    0x08: "backspace",
-}
-_LONGEST = 32
-"""A longer sequence is not a key."""
+_NOT_TEXT = "\ufffd"
+"""The decoder puts it in the place of bytes that are not UTF-8."""
 
 
 class Keys:
@@ -251,7 +240,8 @@ class Keys:
 
     def __init__(self) -> None:
         """Begin without input."""
-        self._rest = b""
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
 
     @property
     def waits(self) -> bool:
@@ -260,51 +250,18 @@ class Keys:
 
     def feed(self, data: bytes) -> list[str]:
         """Return the keys of new input."""
-        data, self._rest = self._rest + data, b""
         found = []
-        while data:
-            length, key = _first(data)
-            if not length:
-                self._rest = data
-                break
-            data = data[length:]
-            if key:
-                found.append(key)
+        self._rest += self._decoder.decode(data)
+        while (key := _KEY.match(self._rest)) is not None:
+            self._rest = self._rest[key.end() :]
+            if key[0] in _NAMES or (key[0].isprintable() and key[0] != _NOT_TEXT):
+                found.append(_NAMES.get(key[0], key[0]))
         return found
 
     def timed_out(self) -> list[str]:
         """Return the keys of the rest after a time without further input: Esc, if the rest is an escape character."""
-        rest, self._rest = self._rest, b""
-        return ["escape"] if rest == b"\x1b" else []
-
-
-def _first(data: bytes) -> tuple[int, str]:
-    """Return the length of the first key in bytes (0: more bytes are needed), and its name ("": not a known key)."""
-    if data[0] == 0x1B:
-        return _escape(data)
-    if data[0] in _CONTROLS:
-        return 1, _CONTROLS[data[0]]
-    if data[0] < 0x20:
-        return 1, ""
-    length = 1 if data[0] < 0xC2 or data[0] > 0xF4 else 2 if data[0] < 0xE0 else 3 if data[0] < 0xF0 else 4
-    if len(data) < length:
-        return 0, ""
-    try:
-        text = data[:length].decode()
-    except UnicodeDecodeError:
-        return 1, ""
-    return length, text if text.isprintable() else ""
-
-
-def _escape(data: bytes) -> tuple[int, str]:
-    if len(data) == 1:
-        return 0, ""
-    if data[1] not in b"[O":  # Esc was pressed, and another key soon after it
-        return 1, "escape"
-    for end in range(2, min(len(data), _LONGEST)):
-        if 0x40 <= data[end] <= 0x7E:
-            return end + 1, _SEQUENCES.get(data[1 : end + 1], "")
-    return (2, "") if len(data) >= _LONGEST else (0, "")
+        rest, self._rest = self._rest, ""
+        return ["escape"] if rest == "\x1b" else []
 
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from signal import Signals
 from typing import TYPE_CHECKING, Literal
 
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
 
 Mode = Literal["table", "help", "why", "logs", "stacks", "stop", "signal", "goto"]
 
-_LONGEST_SIGNAL = 12
-_LONGEST_RANK = 6
-_START_GOTO = frozenset("g0123456789")
+_LONGEST = {"signal": 12, "goto": 6}
+"""Characters that can be typed."""
+_DIGITS = frozenset(string.digits)
+_LETTERS = frozenset(string.ascii_letters)
 _SHIFT = 20
 
 HELP = (
@@ -98,11 +100,9 @@ class View:
         self.page_rows = 1
         """How many rows fit, according to the last picture."""
         self.title = ""
-        """The title of the page of stacks, or of help."""
+        """The title of the page; that of the page ``why`` is made from the ranks."""
         self.lines: list[str] = []
-        """The lines of the page of stacks or of help, or of the page that says why a rank failed."""
-        self.log_lines: list[str] = []
-        self.log_title = ""
+        """The lines of the page."""
         self.log_rank: int | None = None
         """The rank whose logs are wanted."""
         self.log_turns = 0
@@ -146,10 +146,10 @@ class View:
         """The selected rank; None if there is none."""
         return self.rows[self.index] if self.rows else None
 
-    def show_page(self, mode: Mode, title: str, lines: list[str]) -> None:
-        """Show a page from its beginning."""
+    def show_page(self, mode: Mode, title: str, lines: list[str], offset: int | None = 0) -> None:
+        """Show a page from its beginning, or from a line (`offset`)."""
         self.mode, self.title, self.lines = mode, title, lines
-        self.offset, self.shift = 0, 0
+        self.offset, self.shift = offset, 0
 
     def key(self, key: str) -> Request | Quit | Redraw | None:
         """Handle a key; return the action that the key requests, or None."""
@@ -159,11 +159,8 @@ class View:
         if self.mode == "stop":
             self.mode = "table"
             return Request("stop", None) if key in ("y", "Y") else None
-        if self.mode == "signal":
-            return self._signal_key(key)
-        if self.mode == "goto":
-            self._goto_key(key)
-            return None
+        if self.mode in ("signal", "goto"):
+            return self._prompt_key(key)
         if self.mode == "table":
             return self._table_key(key)
         self._page_key(key)
@@ -208,9 +205,8 @@ class View:
 
     def _show_logs(self, rank: int) -> None:
         self.back = "why" if self.mode == "why" else "table"
-        self.log_rank, self.log_turns, self.log_lines = rank, 0, ["..."]
-        self.log_title = f"logs of rank {rank}"
-        self.mode, self.offset, self.shift = "logs", None, 0
+        self.log_rank, self.log_turns = rank, 0
+        self.show_page("logs", f"logs of rank {rank}", ["..."], None)
 
     def _show_why(self) -> None:
         """Show all incidents, and why a rank failed: the selected rank, or else the rank that failed first."""
@@ -229,26 +225,35 @@ class View:
         else:
             self.selected = found
 
-    def _goto_key(self, key: str) -> None:
-        if key == "escape":
+    def _prompt_key(self, key: str) -> Request | None:
+        """Handle a key while a rank or a signal is typed."""
+        mode = self.mode
+        if key in ("escape", "enter"):
             self.mode = "table"
+            if key == "enter" and mode == "signal":
+                return self._send_signal()
+            if key == "enter":
+                self._go_to()
+        elif key == "tab":
+            self.to_all = not self.to_all
         elif key == "backspace":
             self.typed = self.typed[:-1]
-        elif key == "enter":
-            self.mode = "table"
-            if self.typed and int(self.typed) in self.states:
-                self.selected = int(self.typed)
-            elif self.typed:
-                self.notice = f"there is no rank {int(self.typed)}"
-        elif key in _START_GOTO - {"g"} and len(self.typed) < _LONGEST_RANK:
-            self.typed += key
+        elif key in _DIGITS or (mode == "signal" and key in _LETTERS):
+            self.typed += key.upper() if len(self.typed) < _LONGEST[mode] else ""
+        return None
+
+    def _go_to(self) -> None:
+        if self.typed and int(self.typed) in self.states:
+            self.selected = int(self.typed)
+        elif self.typed:
+            self.notice = f"there is no rank {int(self.typed)}"
 
     def _moved(self, key: str) -> bool:
         if key == "home":
             self.selected = None
         elif key in ("n", "N"):
             self._next_bad(1 if key == "n" else -1)
-        elif key in _START_GOTO:
+        elif key in _DIGITS or key == "g":
             self.mode, self.typed = "goto", key.removeprefix("g")
         elif key in _MOVES or key == "end":
             step = len(self.rows) if key == "end" else _MOVES[key] * (self.page_rows if key.startswith("page") else 1)
@@ -263,7 +268,7 @@ class View:
         now = last if self.offset is None else min(self.offset, last)
         if key in ("q", "escape") or (self.mode == "help" and key in ("?", "h")):
             self.mode, self.back = (self.back if self.mode == "logs" else "table"), "table"
-            self.log_rank, self.offset = None, 0
+            self.log_rank, self.offset, self.lines = None, 0, []
         elif self.mode == "why" and key in ("n", "N", "enter"):
             self._why_key(key)
         elif key == "home":
@@ -289,24 +294,14 @@ class View:
         self.why_rank = self.failed[(self.failed.index(self.why_rank) + step) % len(self.failed)]
         self.lines, self.offset = [], 0
 
-    def _signal_key(self, key: str) -> Request | None:
-        if key == "escape":
-            self.mode = "table"
-        elif key == "tab":
-            self.to_all = not self.to_all
-        elif key == "backspace":
-            self.typed = self.typed[:-1]
-        elif key == "enter":
-            self.mode = "table"
-            name = f"SIG{self.typed.upper().removeprefix('SIG')}"
-            if self.typed.isascii() and self.typed.isdigit():
-                name = next((one.name for one in Signals if int(one) == int(self.typed)), name)
-            if name not in Signals.__members__:
-                self.notice = f"{self.typed!r} is not a signal; type a name such as USR1, or a number"
-            elif self.rank is not None:
-                return Request("signal", None if self.to_all else [self.rank], name)
-        elif len(key) == 1 and key.isascii() and key.isalnum() and len(self.typed) < _LONGEST_SIGNAL:
-            self.typed += key.upper()
+    def _send_signal(self) -> Request | None:
+        name = f"SIG{self.typed.removeprefix('SIG')}"
+        if self.typed.isdigit():
+            name = next((one.name for one in Signals if int(one) == int(self.typed)), name)
+        if name not in Signals.__members__:
+            self.notice = f"{self.typed!r} is not a signal; type a name such as USR1, or a number"
+        elif self.rank is not None:
+            return Request("signal", None if self.to_all else [self.rank], name)
         return None
 
 

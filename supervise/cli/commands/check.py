@@ -77,7 +77,7 @@ def lines(options: Options) -> list[str]:
     policy = options.restarts
     restarts = "no restarts" if policy is None else f"max-restarts {policy.max_restarts}"
     counts = f"{counted(len(options.parts), 'role')}, {counted(options.nproc, 'rank')}"
-    found = [f"{one_line(options.file or '')}: {counts}, {options.strategy}, {restarts}"]
+    found = [f"{one_line(options.file or '')}: {counts}, {options.settings['strategy']}, {restarts}"]
     more = (_fact(key, value) for key, value in options.told.items() if key not in ("strategy", "max-restarts"))
     found[0] = ", ".join([found[0], *more])
     for part in options.parts:

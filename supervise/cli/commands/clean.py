@@ -17,7 +17,6 @@ from supervise.cli.commands.runs import (
     NoSuchRunError,
     RunParser,
     find_run,
-    parser,
     recorded_runs,
 )
 from supervise.cli.options import values
@@ -40,7 +39,7 @@ _WRITTEN = re.compile(
 
 def options() -> RunParser:
     """Return the parser."""
-    made = parser("clean", "Remove the directories of runs that are over.", run=False)
+    made = RunParser("clean", "Remove the directories of runs that are over.", run=False)
     made.add_argument("runs", metavar="RUN", nargs="*", help="directory of a run, or the beginning of its name")
     made.add_argument("--older-than", metavar="DUR", type=values.seconds, help="the runs that began so long ago")
     made.add_argument("--all", action="store_true", help="all runs of the default folder")

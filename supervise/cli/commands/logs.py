@@ -10,9 +10,12 @@ import os
 import select
 import sys
 import time
+from bisect import bisect_left
 from contextlib import suppress
 from datetime import datetime
+from functools import cache
 from math import inf
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from supervise._files import closing, open_regular
@@ -21,7 +24,7 @@ from supervise._record import NamedTuple
 from supervise._story.wording import spans
 from supervise._views.recorded_run import RecordedRun
 from supervise._views.run_state import checked
-from supervise.cli.commands.runs import RunParser, add_ranks, parser
+from supervise.cli.commands.runs import RunParser, add_ranks
 from supervise.cli.options import values
 from supervise.cli.run.console import Console
 from supervise.cli.streams import complaint
@@ -51,6 +54,7 @@ _AT_ONCE_S = 0.05
 
 Knot = tuple[float, int]
 """A time in seconds since the epoch, and the size of a log at that time."""
+_size_of = itemgetter(1)
 
 
 class Log(NamedTuple):
@@ -216,7 +220,6 @@ class LogLines:
         self._places[log.path] = knots[0][0], begin
 
     def _blocks(self, log: Log, knots: list[Knot], piece_bytes: int) -> Iterator[Block]:
-        clock = _Clock(knots)
         place, end = self._places[log.path][1], knots[-1][1]
         while place < end:
             try:
@@ -237,52 +240,30 @@ class LogLines:
             if len(rest) > _LARGEST_LINE:
                 lines, rest = [*lines, rest], b""
             self._rests[log] = rest
-            yield from _timed(log, lines, clock, place - len(rest))
+            yield from _timed(log, lines, knots, place - len(rest))
 
 
-def _timed(log: Log, lines: list[bytes], clock: _Clock, end: int) -> Iterator[Block]:
+def _timed(log: Log, lines: list[bytes], knots: list[Knot], end: int) -> Iterator[Block]:
     """Return lines as blocks. `end` is the place in the log where the last line ends."""
     if not lines:
         return
     place = end - sum(map(len, lines)) - len(lines)
-    first_s = clock.at(place + len(lines[0]) + 1)
-    if clock.peek(end) - first_s <= _AT_ONCE_S:
-        yield Block(first_s, log.rank, log.stream, log, lines, clock.within_s)
+    first_s, within_s = _time_at(knots, place + len(lines[0]) + 1)
+    if _time_at(knots, end)[0] - first_s <= _AT_ONCE_S:
+        yield Block(first_s, log.rank, log.stream, log, lines, within_s)
         return
     for line in lines:
         place += len(line) + 1
-        yield Block(clock.at(place), log.rank, log.stream, log, [line], clock.within_s)
+        at_s, within_s = _time_at(knots, place)
+        yield Block(at_s, log.rank, log.stream, log, [line], within_s)
 
 
-class _Clock:
-    """The times at which a log had a size; callers pass ascending sizes to `at`."""
-
-    def __init__(self, knots: list[Knot]) -> None:
-        self._knots = knots
-        self._index = 0
-
-    def at(self, size_bytes: int) -> float:
-        self._index = self._find(size_bytes)
-        return self._between(self._index, size_bytes)
-
-    @property
-    def within_s(self) -> float:
-        """The seconds between the two times around the last size of `at`."""
-        return self._knots[self._index + 1][0] - self._knots[self._index][0]
-
-    def peek(self, size_bytes: int) -> float:
-        return self._between(self._find(size_bytes), size_bytes)
-
-    def _find(self, size_bytes: int) -> int:
-        index = self._index
-        while index < len(self._knots) - 2 and self._knots[index + 1][1] < size_bytes:
-            index += 1
-        return index
-
-    def _between(self, index: int, size_bytes: int) -> float:
-        (from_s, least), (to_s, most) = self._knots[index : index + 2]
-        part = (size_bytes - least) / (most - least) if most > least else 1.0
-        return from_s + (to_s - from_s) * min(max(part, 0.0), 1.0)
+def _time_at(knots: list[Knot], size_bytes: int) -> tuple[float, float]:
+    """Return the time at which a log had a size, and the seconds between the two known times around it."""
+    after = bisect_left(knots, size_bytes, lo=1, hi=len(knots) - 1, key=_size_of)
+    (from_s, least), (to_s, most) = knots[after - 1 : after + 1]
+    part = (size_bytes - least) / (most - least) if most > least else 1.0
+    return from_s + (to_s - from_s) * min(max(part, 0.0), 1.0), to_s - from_s
 
 
 def _piece(path: str, place: int, most: int) -> tuple[int, bytes]:
@@ -308,11 +289,10 @@ _EXACT_S = 2.0
 
 def options() -> RunParser:
     """Return the parser."""
-    made = parser(
+    made = RunParser(
         "logs",
         "Show the output of the ranks of a run, all lives of a rank one after the other, in the order of time: to "
         "about a second in a young run, and to the interval of samples.jsonl in an old one.",
-        run=True,
     )
     made.add_argument("-f", "--follow", action="store_true", help="go on while the run does")
     add_ranks(made, "only these; a single rank has no prefix")
@@ -433,16 +413,12 @@ def _plain(run: RecordedRun, found: argparse.Namespace, *, separated: bool) -> _
     prefixes = found.ranks is None or len(found.ranks) > 1
     foreign = os.stat(run.path).st_uid != os.geteuid()
     """Another user may have put control sequences into the logs, to change this user's terminal."""
-    known: dict[int, bytes] = {}
     lives: dict[int, int] = {}
 
+    @cache
     def prefix_of(rank: int) -> bytes:
-        if not prefixes:
-            return b""
-        if rank not in known:
-            role, number = run.title(rank)
-            known[rank] = console.prefix(f"[{role}{number}]:", rank).encode()
-        return known[rank]
+        role, number = run.title(rank)
+        return console.prefix(f"[{role}{number}]:", rank).encode() if prefixes else b""
 
     def write(log: Log, at_s: float, within_s: float, lines: list[bytes]) -> None:
         if separated and lives.get(log.rank, 0) != log.attempt:

@@ -12,7 +12,6 @@ from supervise._story.wording import columns, shortened
 from supervise.cli.commands.runs import (
     RunParser,
     as_object,
-    parser,
     program_of,
     recorded_runs,
     shown_duration,
@@ -43,7 +42,7 @@ _FAILURE = "31"
 
 def options() -> RunParser:
     """Return the parser."""
-    made = parser("ls", "List the runs, the newest first.", run=False)
+    made = RunParser("ls", "List the runs, the newest first.", run=False)
     made.add_argument("--running", action="store_true", help="only the runs that are running")
     made.add_argument("--json", action="store_true", help="print one JSON object a line")
     return made

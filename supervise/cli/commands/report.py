@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from supervise.cli import version
-from supervise.cli.commands.runs import RunParser, parser, program_of
+from supervise.cli.commands.runs import RunParser, program_of
 from supervise.cli.run import directory
 from supervise.cli.streams import complaint
 
@@ -23,7 +23,7 @@ _PAGE = "report.html"
 
 def options() -> RunParser:
     """Return the parser."""
-    made = parser("report", "Write a page about a run: one HTML file that needs nothing else.", run=True)
+    made = RunParser("report", "Write a page about a run: one HTML file that needs nothing else.")
     made.add_argument(
         "-o", "--output", metavar="FILE", help=f"the page; -: stdout; default: {_PAGE} in the directory of the run"
     )
@@ -47,22 +47,17 @@ def report(words: Sequence[str]) -> int:
     if found.json and found.output is not None:
         made.error("--json writes no page, so that --output has no effect; leave out one of them")
     run: RecordedRun = found.run
+    from supervise._views.report import page, trace
     from supervise._views.report.history import History
 
     history = History(run)
     try:
         if found.trace is not None:
-            from supervise._views.report.trace import trace
-
-            _write(found.trace, json.dumps(trace(history, name=run.name), separators=(",", ":")) + "\n")
+            _write(found.trace, json.dumps(trace.trace(history, name=run.name), separators=(",", ":")) + "\n")
         if found.json:
-            from supervise._views.report.trace import record
-
-            print(json.dumps(record(run, history)))
+            print(json.dumps(trace.record(run, history)))
         else:
-            from supervise._views.report.page import page
-
-            content = page(run, history, program=program_of(run), version=version())
+            content = page.page(run, history, program=program_of(run), version=version())
             if found.output is None:
                 path = os.path.join(run.path, _PAGE)
                 directory.write(path, _encoded(content))  # a rank may have put a link there

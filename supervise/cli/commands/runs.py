@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from supervise._files import accessible, closing
-from supervise._printable import below_itself, one_line
+from supervise._printable import one_line
 from supervise._views.recorded_run import RecordedRun, runs_in
 from supervise.cli.options import values
 from supervise.cli.runs_folder import open_runs_dir, runs_dir
@@ -18,8 +18,6 @@ from supervise.cli.runs_folder import open_runs_dir, runs_dir
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
-
-    from _typeshed import SupportsWrite
 
 
 # The search for the run that a word on the command line names
@@ -137,11 +135,28 @@ def _is_closed(path: str) -> bool:
 # The common parts of the commands that read run directories: parsers, errors and times
 
 
-class RunParser(argparse.ArgumentParser):
-    """A parser with error messages of two lines, which also finds RUN, and the ranks and roles after it."""
+class RunParser(values.CommandParser):
+    """The parser of a command. It also finds RUN, and the ranks and roles after it."""
 
     dest = "run"
     """The name of the value of RUN."""
+    names = "directory of a run, or the beginning of its name (the only run that is running, or else the newest)"
+    """What RUN may be, for the help."""
+
+    def __init__(self, command: str, description: str, *, run: bool = True, epilog: str | None = None) -> None:
+        """Make the parser; with `run`, it has the argument RUN.
+
+        Args:
+            command: The command.
+            description: What it does, for the help.
+            run: Whether it has the argument RUN.
+            epilog: The end of the help. With it, lines of the description are not wrapped.
+        """
+        form = argparse.RawDescriptionHelpFormatter if epilog else argparse.HelpFormatter
+        about: Any = {"prog": f"supervise {command}", "description": description, "epilog": epilog}
+        super().__init__(**about, formatter_class=form, allow_abbrev=False)
+        if run:
+            self.add_argument(self.dest, metavar="RUN", nargs="?", help=self.names)
 
     def find(self, word: str) -> Any:
         """Return what a word in the place of RUN names.
@@ -253,28 +268,6 @@ class RunParser(argparse.ArgumentParser):
                 hint = f"did you mean {meant}?" if meant else f"it has {', '.join(spellings)}"
                 self.error(f"{name} is not an option of {self.prog.rpartition(' ')[2]}; {hint}")
         return self.parse_intermixed_args(words)
-
-    def error(self, message: str) -> NoReturn:
-        """Print an error message and exit with code 2."""
-        print(f"{self.prog}: {below_itself(message)}\nTry '{self.prog} --help'.", file=sys.stderr)
-        raise SystemExit(2)
-
-    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
-        """Print the help; argparse ignores the error of a stdout that takes no output."""
-        print(self.format_help(), end="", file=file)
-
-
-def parser(command: str, description: str, *, run: bool) -> RunParser:
-    """Return the parser of a command. With `run`, the command has an argument for the name of a run."""
-    made = RunParser(prog=f"supervise {command}", description=description, allow_abbrev=False)
-    if run:
-        made.add_argument(
-            "run",
-            metavar="RUN",
-            nargs="?",
-            help="directory of a run, or the beginning of its name (the only run that is running, or else the newest)",
-        )
-    return made
 
 
 def add_ranks(made: RunParser, what: str) -> None:

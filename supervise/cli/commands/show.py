@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from supervise._printable import one_line, printable
 from supervise._story.wording import at_step, exit_of, failed_or_ended, spans
 from supervise._views.run_state import Occurrence, RankLives, RunState
-from supervise.cli.commands.runs import RunParser, as_object, parser, program_of, shown_duration, shown_start
+from supervise.cli.commands.runs import RunParser, as_object, program_of, shown_duration, shown_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ _MOST_RESTARTS = 20
 
 def options() -> RunParser:
     """Return the parser."""
-    made = parser("show", "Tell what a run did, from its files.", run=True)
+    made = RunParser("show", "Tell what a run did, from its files.")
     made.add_argument("--json", action="store_true", help="print a JSON object")
     return made
 

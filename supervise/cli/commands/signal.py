@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def signal_options() -> RunParser:
     """Return the parser."""
-    made = steering.parser("signal", "Send a signal to running ranks.")
+    made = steering.SteeringParser("signal", "Send a signal to running ranks.")
     made.add_argument("sig", metavar="SIG", nargs="?", help="name or number, such as USR1")
     add_ranks(made, "only these")
     made.add_argument("--group", action="store_true", help="also to the processes that a rank has started")
@@ -56,7 +56,7 @@ _RESULT_S = 10.0
 
 def stop_options() -> RunParser:
     """Return the parser."""
-    made = steering.parser("stop", "Stop a run, or ranks of it, and wait until the processes are gone.")
+    made = steering.SteeringParser("stop", "Stop a run, or ranks of it, and wait until the processes are gone.")
     made.add_argument(
         "--timeout", metavar="DUR", type=values.seconds, help="time from the first signal to SIGKILL (the run's)"
     )
@@ -84,16 +84,16 @@ def stop(words: Sequence[str]) -> int:
         result = client.request("stop", timeout_s=None, signal=sig, timeout=found.timeout)
         if found.target.run is not None:
             client.until_closed(_RESULT_S)
-        steering.show(found, result, [f"{found.target.name}: {steering.outcome_of(found.target, result)[0]}"])
-        return 0
+        return steering.show(found, result, [f"{found.target.name}: {steering.outcome_of(found.target, result)[0]}"])
 
     return steering.steer("stop", found.target, act)
 
 
 def _terminate(found: argparse.Namespace, client: ControlClient) -> int:
     result = client.request("terminate", timeout_s=None, ranks=found.ranks)
-    steering.show(found, result, [f"{found.target.name}: {steering.spans_of(found.target, found.ranks)} stopped"])
-    return 0
+    return steering.show(
+        found, result, [f"{found.target.name}: {steering.spans_of(found.target, found.ranks)} stopped"]
+    )
 
 
 # ``supervise restart RUN ROLE``: restart ranks of a running gang
@@ -102,7 +102,7 @@ def _terminate(found: argparse.Namespace, client: ControlClient) -> int:
 def restart_options() -> RunParser:
     """Return the parser."""
     text = "Restart ranks of a run, and wait until they run. The restart does not count toward a limit."
-    return steering.parser("restart", text, ranks="what to restart")
+    return steering.SteeringParser("restart", text, ranks="what to restart")
 
 
 def restart(words: Sequence[str]) -> int:
@@ -120,8 +120,9 @@ def restart(words: Sequence[str]) -> int:
 
     def act(client: ControlClient) -> int:
         result = client.request("restart", timeout_s=None, ranks=found.ranks)
-        steering.show(found, result, (_restarted(found.target, rank, pid) for rank, pid in result["pids"].items()))
-        return 0
+        return steering.show(
+            found, result, (_restarted(found.target, rank, pid) for rank, pid in result["pids"].items())
+        )
 
     return steering.steer("restart", found.target, act)
 
@@ -135,7 +136,7 @@ def _restarted(target: steering.Target, rank: str, pid: int) -> str:
 
 def reload_options() -> RunParser:
     """Return the parser."""
-    return steering.parser(
+    return steering.SteeringParser(
         "reload",
         "Send ranks their reload-signal, and wait until they are ready again. Ranks that have no reload-signal are"
         " restarted one after another, each when the one before it is ready.",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def options() -> RunParser:
     """Return the parser."""
-    return steering.parser(
+    return steering.SteeringParser(
         "stacks",
         "Show where the main threads of the ranks are, a line for equal stacks, the stack with the fewest ranks first.",
         ranks="only these, with all frames of all threads",
@@ -35,8 +35,9 @@ def stacks(words: Sequence[str]) -> int:
     def act(client: ControlClient) -> int:
         result = client.request("stacks", timeout_s=steering.REPLY_S, ranks=found.ranks)
         lines = page(result, found.target.titles, whole=found.ranks is not None)
-        steering.show(found, result, lines if result["ranks"] else [f"{found.target.name}: none of these ranks runs"])
-        return 0
+        return steering.show(
+            found, result, lines if result["ranks"] else [f"{found.target.name}: none of these ranks runs"]
+        )
 
     return steering.steer("stacks", found.target, act)
 

@@ -21,7 +21,7 @@ _LONGEST_STATUS = 60
 
 def options() -> RunParser:
     """Return the parser."""
-    return steering.parser("status", "Show the state of a running gang and of each rank.")
+    return steering.SteeringParser("status", "Show the state of a running gang and of each rank.")
 
 
 def status(words: Sequence[str]) -> int:
@@ -37,8 +37,7 @@ def status(words: Sequence[str]) -> int:
         if found.target.run is not None:  # the state is `hung` if the watchdog has reported a hang, and it continues
             for rank, row in Reader(found.target.run).read(result, same_pids=False).ranks.items():
                 result["ranks"][str(rank)]["state"] = row.state
-        steering.show(found, result, _lines(found.target, result))
-        return 0
+        return steering.show(found, result, _lines(found.target, result))
 
     return steering.steer("status", found.target, act)
 

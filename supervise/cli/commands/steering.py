@@ -35,8 +35,6 @@ REPLY_S = 10.0
 _SOCKET_S = 3.0
 """How long a run may take to make its socket after its directory, or to exit after the removal of the socket."""
 _RETRY_S = 0.05
-APPEARS_S = 2.0
-"""How long a command may wait for a run that was started just before it."""
 _OF_CALLER = ("invalid", "bad-request")
 MALFORMED = (argparse.ArgumentTypeError, AttributeError, KeyError, TypeError, ValueError)
 """The exceptions after a reply that is not as expected."""
@@ -88,8 +86,32 @@ class SteeringParser(RunParser):
     """The parser of a command that asks a running supervise. RUN is a run, or a control socket."""
 
     dest = "target"
+    names = "directory of a run, the beginning of its name, or a control socket (the only run that is running)"
     appears_s: float = 0.0
     """How long the parser waits for RUN to appear, in seconds."""
+
+    def __init__(
+        self,
+        command: str,
+        description: str,
+        *,
+        epilog: str = _EPILOG,
+        ranks: str = "",
+        json_help: str = "print a JSON object",
+    ) -> None:
+        """Make the parser, with RUN and ``--json``.
+
+        Args:
+            command: The command.
+            description: What it does, for the help.
+            epilog: The end of the help.
+            ranks: What the ranks and roles after RUN are; empty if the command takes none.
+            json_help: What ``--json`` does.
+        """
+        super().__init__(command, description, epilog=epilog)
+        self.add_argument("--json", action="store_true", help=json_help)
+        if ranks:
+            add_ranks(self, ranks)
 
     def find(self, word: str) -> Target:
         """Return the gang that a word names."""
@@ -107,45 +129,6 @@ class SteeringParser(RunParser):
         if not meant.roles and (code := steer(self.prog.rpartition(" ")[2], meant, answers)):
             raise SystemExit(code)
         return meant.roles
-
-
-def parser(
-    command: str,
-    description: str,
-    *,
-    epilog: str = _EPILOG,
-    ranks: str = "",
-    json_help: str = "print a JSON object",
-    appears_s: float = 0.0,
-) -> SteeringParser:
-    """Return the parser of a command, with RUN and ``--json``.
-
-    Args:
-        command: The command.
-        description: What it does, for the help.
-        epilog: The end of the help.
-        ranks: What the ranks and roles after RUN are; empty if the command takes none.
-        json_help: What ``--json`` does.
-        appears_s: How long the parser waits for RUN to appear, in seconds.
-    """
-    made = SteeringParser(
-        prog=f"supervise {command}",
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    made.appears_s = appears_s
-    made.add_argument(
-        "target",
-        metavar="RUN",
-        nargs="?",
-        help="directory of a run, the beginning of its name, or a control socket (the only run that is running)",
-    )
-    made.add_argument("--json", action="store_true", help=json_help)
-    if ranks:
-        add_ranks(made, ranks)
-    return made
 
 
 def _target(run: RecordedRun) -> Target:
@@ -189,7 +172,7 @@ def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> 
     except MALFORMED:  # the listener is not supervise, or a newer version of it
         return fail(command, f"{target.name}: the reply is not as expected", REFUSED)
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and _has_no_reader():
+        if hasattr(error, "of_stdout"):
             raise
         if error.errno in (errno.ENOENT, errno.ECONNREFUSED) and has_ended(target):
             return fail(command, how_it_ended(target), ENDED)
@@ -200,13 +183,6 @@ def answers(client: ControlClient) -> int:
     """Ask for the process IDs. An error of the connection or of the gang is then shown before anything else is done."""
     client.request("pids", timeout_s=REPLY_S)
     return 0
-
-
-def _has_no_reader() -> bool:
-    """Whether stdout is a pipe without a reader. If so, the error is that of stdout, not of the socket."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def _connected(target: Target, on_suspended: Callable[[int], object]) -> ControlClient:
@@ -297,8 +273,8 @@ def fail(command: str, text: str, code: int) -> int:
     return code
 
 
-def show(found: argparse.Namespace, result: dict[str, Any], lines: Iterable[str]) -> None:
-    """Print the result of a request: these lines, or with ``--json`` a JSON object."""
+def show(found: argparse.Namespace, result: dict[str, Any], lines: Iterable[str], code: int = 0) -> int:
+    """Print the result of a request, as these lines, or with ``--json`` as a JSON object; return `code`."""
     target: Target = found.target
     if found.json:
         path = None if target.run is None else target.run.path
@@ -306,6 +282,7 @@ def show(found: argparse.Namespace, result: dict[str, Any], lines: Iterable[str]
     else:
         for line in lines:
             print(one_line(line))
+    return code
 
 
 def outcome_of(target: Target, result: dict[str, Any]) -> tuple[str, int]:

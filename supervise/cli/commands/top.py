@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import sys
 import termios
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from supervise._printable import printable
 from supervise._views.top.reader import SCHEMA_VERSION, as_object
 from supervise.cli.commands import steering
-from supervise.cli.commands.top_feed import Crashed, Ended, Feed, NewReading, Trouble
+from supervise.cli.commands.top_feed import Ended, Feed, NewReading, News, Trouble
+from supervise.cli.run.signal_inbox import SignalInbox
 from supervise.cli.streams import complaint
 
 if TYPE_CHECKING:
@@ -31,18 +32,21 @@ exit code:
 keys:
   ? shows them all; q leaves the table, and the run goes on
 """
+_APPEARS_S = 2.0
+"""How long the command waits for a run that was started just before it."""
 _NO_RICH = "the table needs rich: pip install 'supervise-gang[rich]'; --json works without it"
 
 
 def options() -> RunParser:
     """Return the parser."""
-    return steering.parser(
+    made = steering.SteeringParser(
         "top",
         "Show a live table of the ranks of a run, and steer it by keys.",
         epilog=_EPILOG,
         json_help="print each reading as a JSON object on a line",
-        appears_s=steering.APPEARS_S,
     )
+    made.appears_s = _APPEARS_S
+    return made
 
 
 def top(words: Sequence[str]) -> int:
@@ -61,7 +65,9 @@ def top(words: Sequence[str]) -> int:
     if code:
         return code
     if found.json:
-        return _json_lines(target)
+        inbox: SignalInbox[News]
+        with SignalInbox((), restore=True) as inbox:
+            return _json_lines(target, inbox)
     return _table(target)
 
 
@@ -83,14 +89,16 @@ def _no_terminal() -> str:
 
 
 def _table(target: steering.Target) -> int:
-    from supervise.cli.commands.top_table import Table
+    from supervise.cli.commands.top_table import SIGNALS, Table
 
-    try:
-        table = Table(target)
-    except (OSError, termios.error) as error:
-        return steering.fail("top", f"the terminal cannot be used: {complaint(error)}", steering.REFUSED)
-    with table:
-        code = table.run()
+    inbox: SignalInbox[News]
+    with SignalInbox(SIGNALS, restore=True) as inbox:
+        try:
+            table = Table(target, inbox)
+        except (OSError, termios.error) as error:
+            return steering.fail("top", f"the terminal cannot be used: {complaint(error)}", steering.REFUSED)
+        with closing(table):
+            code = table.run()
     if table.ended is not None:
         print(*_last_words(target, table.ended), sep="\n")
     return code
@@ -109,14 +117,13 @@ def _last_words(target: steering.Target, ended: Ended) -> list[str]:
 # JSON
 
 
-def _json_lines(target: steering.Target) -> int:
-    feed = Feed(target)
+def _json_lines(target: steering.Target, inbox: SignalInbox[News]) -> int:
+    feed = Feed(target, inbox)
     feed.start()
     told = 0
     trouble = ""
     while True:
-        select.select([feed.awake_fd], [], [])
-        for news in feed.drain():
+        for news in feed.drain(None):
             match news:
                 case NewReading(reading=reading, incidents=incidents) if news.complete:
                     fresh = incidents[-(news.incident_count - told) :] if news.incident_count > told else []
@@ -129,8 +136,8 @@ def _json_lines(target: steering.Target) -> int:
                 case Ended():
                     _print(target, "end", _end(target, news))
                     return 0
-                case Crashed(error=error):
-                    raise error
+                case BaseException():
+                    raise news
                 case _:
                     pass
 

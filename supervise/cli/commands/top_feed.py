@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import queue
 import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from supervise import _threads
@@ -18,7 +16,10 @@ from supervise.cli.commands import steering
 from supervise.cli.streams import complaint
 
 if TYPE_CHECKING:
+    from signal import Signals
+
     from supervise._views.incidents import Incident
+    from supervise.cli.run.signal_inbox import SignalInbox
 
 
 _MOST_REQUESTS = 4
@@ -81,25 +82,16 @@ class Ended(NamedTuple):
     """The reply to the request ``wait``; empty if there was none."""
 
 
-class Crashed(NamedTuple):
-    """A thread has failed."""
-
-    error: BaseException
-
-
-News = NewReading | NewLines | Trouble | Reply | Ended | Crashed
+News = NewReading | NewLines | Trouble | Reply | Ended | BaseException
+"""What a thread tells the main thread. An exception has ended the thread."""
 
 
 class Feed:
     """Starts the threads. They are daemons: a thread that blocks does not delay the end of the command."""
 
-    def __init__(self, target: steering.Target) -> None:
-        """Describe the run; no thread is started yet."""
-        self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
-        self.awake_fd: int
-        self.wake_fd: int
-        """The write end of the pipe that wakes the main thread, for `signal.set_wakeup_fd`."""
-        self.awake_fd, self.wake_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    def __init__(self, target: steering.Target, inbox: SignalInbox[News]) -> None:
+        """Describe the run; no thread is started yet. The main thread finds the news in the inbox."""
+        self._inbox = inbox
         self._target = target
         self._hurry = threading.Event()
         self._wanted: Wanted | None = None
@@ -124,10 +116,6 @@ class Feed:
             self._wanted = wanted
             self._hurry.set()
 
-    def hurry(self) -> None:
-        """Ask for a reading now."""
-        self._hurry.set()
-
     def request(self, name: str, **arguments: Any) -> bool:
         """Send a request on a thread of its own; return False if too many are open, or no thread is available."""
         if not self._open_requests.acquire(blocking=False):
@@ -139,34 +127,20 @@ class Feed:
             return False
         return True
 
-    def drain(self) -> list[News]:
-        """Return the news; empty the pipe."""
-        try:
-            while os.read(self.awake_fd, 4096):
-                pass
-        except BlockingIOError:
-            pass
+    def drain(self, timeout_s: float | None = 0.0) -> list[Signals | News]:
+        """Return the news, and the signals of the inbox; wait for the first up to `timeout_s` seconds."""
+        found = self._inbox.take(timeout_s)
         self._untaken = 0
-        found: list[News] = []
-        while True:
-            try:
-                found.append(self.news.get_nowait())
-            except queue.Empty:
-                return found
+        return found
 
     def _start(self, work: Any, what: str) -> None:
         def guarded() -> None:
             try:
                 work()
             except BaseException as error:
-                self._tell(Crashed(error))
+                self._inbox.put(error)
 
         _threads.start(threading.Thread(target=guarded, name=f"top {what}", daemon=True), what)
-
-    def _tell(self, news: News) -> None:
-        self.news.put(news)
-        with suppress(BlockingIOError):  # the pipe is full: the main thread wakes up anyway
-            os.write(self.wake_fd, b"\0")
 
     # Readings
 
@@ -177,16 +151,17 @@ class Feed:
             try:
                 with ControlClient(self._target.path) as client:
                     while True:
-                        is_first = self._look(client, reader, is_first=is_first)
+                        self._look(client, reader, is_first=is_first)
+                        is_first = False
             except (ControlError, OSError) as error:
-                self._tell(Trouble(complaint(error)))
+                self._inbox.put(Trouble(complaint(error)))
             except steering.MALFORMED:
-                self._tell(Trouble("the reply is not as expected"))
+                self._inbox.put(Trouble("the reply is not as expected"))
             self._hurry.wait(_RETRY_S)
             self._hurry.clear()
 
-    def _look(self, client: ControlClient, reader: Reader, *, is_first: bool) -> bool:
-        """Make and pass on one reading, then wait until the next is due; return False."""
+    def _look(self, client: ControlClient, reader: Reader, *, is_first: bool) -> None:
+        """Make and pass on one reading, then wait until the next is due."""
         status = client.request("status", timeout_s=_STATUS_S)
         if is_first:
             self._tell_reading(reader, reader.first(status), complete=False)
@@ -197,27 +172,23 @@ class Feed:
             self._log_of = None
         if wanted is not None:
             title, lines = ("", reader.why(wanted.rank)) if wanted.what == "why" else self._log(reader, status, wanted)
-            self._tell(NewLines(wanted, title, lines))
+            self._inbox.put(NewLines(wanted, title, lines))
         self._hurry.wait(reader.interval_s)
         self._hurry.clear()
-        return False
 
     def _tell_reading(self, reader: Reader, reading: Reading, *, complete: bool) -> None:
         """Pass on a reading. Drop it if the main thread has not taken earlier ones, because its output blocks."""
         if self._untaken >= _MOST_UNTAKEN:
             return
         self._untaken += 1
-        incidents = reader.incidents
-        if incidents is None:
-            self._tell(NewReading(reading, [], 0, None, [], complete))
-        else:
-            failed = list(incidents.state.last_failures)
-            self._tell(NewReading(reading, list(incidents.kept), incidents.count, incidents.first, failed, complete))
+        found = reader.incidents
+        failed = list(found.state.last_failures)
+        self._inbox.put(NewReading(reading, list(found.kept), found.count, found.first, failed, complete))
 
     def _log(self, reader: Reader, status: dict[str, Any], wanted: Wanted) -> tuple[str, list[str]]:
         """Read a log of a rank: the log that was written last when the page was opened; after a turn, the other log."""
         rank = wanted.rank
-        if reader.logs is None:
+        if self._target.run is None:
             return f"logs of rank {rank}", ["only supervise run keeps logs where this command finds them"]
         attempt = int(status["ranks"][str(rank)]["attempt"])
         end = reader.logs.end(rank, attempt)
@@ -240,11 +211,11 @@ class Feed:
                     result = client.request("wait", timeout_s=None)
                     if self._target.run is not None:
                         client.until_closed(None)
-                    self._tell(Ended(result))
+                    self._inbox.put(Ended(result))
                     return
             except (ControlError, OSError):
                 if steering.has_ended(self._target):
-                    self._tell(Ended({}))
+                    self._inbox.put(Ended({}))
                     return
             threading.Event().wait(_RETRY_S)
 
@@ -253,8 +224,8 @@ class Feed:
     def _request(self, name: str, arguments: dict[str, Any]) -> None:
         try:
             with ControlClient(self._target.path) as client:
-                self._tell(Reply(name, arguments, client.request(name, timeout_s=None, **arguments), ""))
+                self._inbox.put(Reply(name, arguments, client.request(name, timeout_s=None, **arguments), ""))
         except (ControlError, OSError) as error:
-            self._tell(Reply(name, arguments, None, one_line(complaint(error))))
+            self._inbox.put(Reply(name, arguments, None, one_line(complaint(error))))
         finally:
             self._open_requests.release()

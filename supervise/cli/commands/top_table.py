@@ -7,30 +7,31 @@ import select
 import signal
 import sys
 import termios
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
 from supervise._story.wording import spans
 from supervise._views.top.screen import Canvas, Keys, Screen
 from supervise._views.top.view import Quit, Redraw, Request, View
 from supervise.cli.commands import steering
-from supervise.cli.commands.top_feed import Crashed, Ended, Feed, NewLines, NewReading, News, Reply, Trouble, Wanted
+from supervise.cli.commands.top_feed import Ended, Feed, NewLines, NewReading, News, Reply, Trouble, Wanted
 
 if TYPE_CHECKING:
-    from types import FrameType, TracebackType
+    from supervise.cli.run.signal_inbox import SignalInbox
 
 
 _ESCAPE_S = 0.05
 """How long the rest of a sequence may take after an escape character. Later, the character counts as the Esc key."""
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_OTHERS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
+SIGNALS = (*_ENDS, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
+"""The signals that the inbox of the table receives."""
 
 
 class Table:
-    """The live table, for a ``with`` block. The end of the block restores the terminal in every case."""
+    """The live table, until `close`."""
 
-    def __init__(self, target: steering.Target) -> None:
-        """Start the readings, and take over the terminal of stdout.
+    def __init__(self, target: steering.Target, inbox: SignalInbox[News]) -> None:
+        """Start the readings, and take over the terminal of stdout. News and signals come by the inbox.
 
         Raises:
             OSError: There is no terminal, or no thread can be created.
@@ -39,9 +40,8 @@ class Table:
         self.ended: Ended | None = None
         """Set when the run has ended."""
         self._titles = target.titles
-        self._feed = Feed(target)
+        self._feed = Feed(target, inbox)
         self._screen = Screen(sys.stdout.fileno())
-        self._signals: set[int] = set()
         self._feed.start()
         run = target.run
         started = None if run is None else run.started
@@ -52,40 +52,19 @@ class Table:
         self._dirty = True
         self._encoding = sys.stdout.encoding or "utf-8"
         self._poll = select.poll()
+        self._poll.register(inbox, select.POLLIN)
         self._watched: int | None = None
 
-    def __enter__(self) -> Self:
-        """Install the signal handlers and enter the alternate screen."""
-        self._before = {sig: signal.getsignal(sig) for sig in (*_ENDS, *_OTHERS)}
-        self._wakeup_before = signal.set_wakeup_fd(self._feed.wake_fd, warn_on_full_buffer=False)
-        for sig, before in self._before.items():
-            if before is not signal.SIG_IGN:  # ignored under nohup, or in a shell without job control
-                signal.signal(sig, self._note)
-        try:
-            self._screen.enter()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Restore the terminal, then the signal handlers."""
+    def close(self) -> None:
+        """Restore the terminal."""
         self._screen.close()
-        signal.set_wakeup_fd(self._wakeup_before)
-        for sig, before in self._before.items():
-            signal.signal(sig, before)
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self._signals.add(number)
 
     def run(self) -> int:
         """Show the table until the run ends, or the user leaves the table; return the exit code."""
         from supervise._views.top.screen import Palette  # rich is imported while the first reading is made
 
+        self._screen.enter()
         self._palette = Palette(color=not os.environ.get("NO_COLOR"))
-        self._poll.register(self._feed.awake_fd, select.POLLIN)
         while True:
             try:
                 code = self._turn()
@@ -102,9 +81,10 @@ class Table:
             self._poll.register(self._screen.fd, events)
             self._watched = events
         ready = dict(self._poll.poll(_ESCAPE_S * 1000 if self._keys.waits else None))
-        code = self._handle_signals()
-        if code is not None:
-            return code
+        received = self._feed.drain()
+        ends = [each for each in received if isinstance(each, signal.Signals) and each in _ENDS]
+        if ends:
+            return 128 + ends[0]
         keys = []
         if ready.get(self._screen.fd, 0) & (select.POLLIN | select.POLLHUP | select.POLLERR):
             data = self._screen.read()
@@ -117,36 +97,23 @@ class Table:
             self._dirty = True
             if self._press(key):
                 return 0
-        for news in self._feed.drain():
+        for each in received:
             self._dirty = True
-            self._take(news)
+            self._take(each)
         return None if self.ended is None else 0
 
     # Signals
 
-    def _handle_signals(self) -> int | None:
-        while self._signals:
-            number = self._signals.pop()
-            if number in _ENDS:
-                return 128 + number
-            if number == signal.SIGTSTP:
-                self._suspend()
-            elif number == signal.SIGCONT:  # after a SIGSTOP, before which the terminal was not restored
-                self._screen.enter()
-                self._redraw()
-            self._dirty = True
-        return None
-
-    def _suspend(self) -> None:
-        """Restore the terminal and suspend this process, as Ctrl-Z does; return when a shell continues this process."""
-        self._screen.leave()
-        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTSTP)
-        signal.signal(signal.SIGTSTP, self._note)
-        self._signals.discard(signal.SIGCONT)
-        self._screen.enter()
-        self._redraw()
-        self._feed.hurry()
+    def _handle(self, sig: signal.Signals) -> None:
+        """Handle a signal that does not end the table. At SIGTSTP, suspend this process, as Ctrl-Z does."""
+        if sig == signal.SIGTSTP:
+            self._screen.leave()
+            before = signal.signal(sig, signal.SIG_DFL)
+            os.kill(os.getpid(), sig)  # returns when a shell continues this process
+            signal.signal(sig, before)
+        if sig != signal.SIGWINCH:  # SIGCONT also follows a SIGSTOP, before which the terminal was not restored
+            self._screen.enter()
+            self._redraw()
 
     def _redraw(self) -> None:
         self._shown, self._dirty = None, True
@@ -180,25 +147,25 @@ class Table:
 
     # News
 
-    def _take(self, news: News) -> None:
+    def _take(self, news: signal.Signals | News) -> None:
         view = self._view
         match news:
             case NewReading():
                 view.update(news.reading)
                 view.incidents, view.first_failure, view.trouble = news.incidents, news.first_failure, ""
                 view.failed = news.failed
-            case NewLines() if news.wanted == self._wanted() and news.wanted.what == "logs":
-                view.log_title, view.log_lines = news.title, news.lines
             case NewLines() if news.wanted == self._wanted():
-                view.lines = news.lines
+                view.title, view.lines = news.title, news.lines
             case Trouble():
                 view.trouble = news.text
+            case signal.Signals():
+                self._handle(news)
             case Reply():
                 self._answer(news)
             case Ended():
                 self.ended = news
-            case Crashed():
-                raise news.error
+            case BaseException():
+                raise news
             case _:
                 pass
 

@@ -28,7 +28,7 @@ _MARGIN_S = 5.0
 
 def options() -> RunParser:
     """Return the parser."""
-    made = steering.parser("wait", "Wait for the end of a run, and exit with its exit code.", epilog=_EPILOG)
+    made = steering.SteeringParser("wait", "Wait for the end of a run, and exit with its exit code.", epilog=_EPILOG)
     made.add_argument("--timeout", metavar="DUR", type=values.seconds, help="wait no longer (no limit)")
     return made
 
@@ -69,8 +69,7 @@ def _wait_for_gang(found: argparse.Namespace, client: ControlClient) -> int:
     if not result["finished"]:
         return _still_runs(found)
     text, code = steering.outcome_of(found.target, result)
-    steering.show(found, result | {"exit_code": code}, [f"{found.target.name}: {text}"])
-    return code
+    return steering.show(found, result | {"exit_code": code}, [f"{found.target.name}: {text}"], code)
 
 
 def _request(client: ControlClient, timeout_s: float | None) -> dict[str, Any]:
@@ -95,5 +94,4 @@ def _ended(found: argparse.Namespace) -> int:
     codes = {rank: end.get("exitcode") for rank, end in known if isinstance(end, dict)}
     result = {"finished": True, "outcome": recorded.get("outcome"), "root_cause": recorded.get("root_cause")}
     text = f"{found.target.name}: {steering.outcome_of(found.target, {})[0]}"
-    steering.show(found, result | {"exit_codes": codes, "exit_code": code}, [text])
-    return code
+    return steering.show(found, result | {"exit_codes": codes, "exit_code": code}, [text], code)

@@ -10,7 +10,6 @@ from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from supervise import _settings
-from supervise._record import record
 from supervise._settings import GANG, POLICY, WATCHDOG, Setting
 from supervise.cli.options import values
 from supervise.cli.options.values import add_option
@@ -127,13 +126,15 @@ def _add_torchrun_options(parser: argparse.ArgumentParser, what: argparse._Argum
     for name in ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--local-addr", "--logs-specs"):
         _add(parser, name, type=kinds.get(name, str))
     parser.set_defaults(notes=[])
-    start_method: Any = {"dest": "notes", "action": "append", "type": _start_method, "metavar": "M"}
-    what.add_argument(
+    add_option(
+        what,
         "--start-method",
+        dest="notes",
+        action="append",
+        type=_start_method,
+        metavar="M",
         help="accepted for scripts of torchrun, without effect: it is for functions, and PROGRAM is executed",
-        **start_method,
     )
-    parser.add_argument("--start_method", help=argparse.SUPPRESS, **start_method)
     for name, why in _WITHOUT_EFFECT.items():
         _add(parser, name, dest="notes", action="append", type=partial(_note, name, why))
 
@@ -576,7 +577,7 @@ def _refuse(reason: str) -> NoReturn:
 
 
 TEMPLATE_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
-_PLACEHOLDERS = {name: f"${{{name}}}" for name in ("role_name", "role_rank", "rank", "local_rank", "time")}
+PLACEHOLDERS = {name: f"${{{name}}}" for name in ("role_name", "role_rank", "rank", "local_rank", "time")}
 """The placeholders of a prefix. That of the time is replaced when a line is shown."""
 
 
@@ -592,12 +593,12 @@ def check_output(parser: argparse.ArgumentParser, found: argparse.Namespace, npr
         _check_fileless(parser, found)
     if found.no_prefix and found.log_line_prefix is not None:
         parser.error("--no-prefix shows lines without a prefix; omit it or --log-line-prefix")
-    source, template = _template(found)
+    source, template = template_of(found)
     if template is not None:
         from string import Template
 
-        if unknown := sorted(set(Template(template).get_identifiers()) - _PLACEHOLDERS.keys()):
-            have = ", ".join(_PLACEHOLDERS.values())
+        if unknown := sorted(set(Template(template).get_identifiers()) - PLACEHOLDERS.keys()):
+            have = ", ".join(PLACEHOLDERS.values())
             parser.error(
                 f"{source} has an unknown placeholder, ${{{unknown[0]}}}; there are {have}, and $$ for a dollar sign"
             )
@@ -605,7 +606,7 @@ def check_output(parser: argparse.ArgumentParser, found: argparse.Namespace, npr
         _check_merge(parser, found, nproc)
 
 
-def _template(found: argparse.Namespace) -> tuple[str, str | None]:
+def template_of(found: argparse.Namespace) -> tuple[str, str | None]:
     """Return the option or the variable that gives the template of the prefix, and the template if there is one."""
     if found.log_line_prefix is not None:
         return "--log-line-prefix", found.log_line_prefix
@@ -710,39 +711,6 @@ def _output_options() -> Iterable[_Option | str]:
             action="store_true",
             help="stop the run if the reader of the output is gone, as in a pipe to head; the exit code is then 141",
         ),
-    )
-
-
-# The settings of ``supervise run`` for output
-
-
-@record(frozen=False, eq=False)
-class OutputOptions:
-    """The validated options about output, except those from which other code derives settings."""
-
-    merge: bool = False
-    """Whether the stderr of each rank goes to the file of its stdout."""
-    line_prefix: str | None = None
-    """Template of the prefix; None: the default prefix."""
-    halt_on_broken_pipe: bool = False
-    """Whether the run is stopped when the reader of stdout or stderr is gone."""
-
-    def prefix(self, role: str, role_rank: int, *, rank: int, local_rank: int) -> str:
-        """Return the prefix of a rank's lines."""
-        if self.line_prefix is None:
-            return f"[{role}{role_rank}]:"
-        from string import Template
-
-        known = {"role_name": role, "role_rank": role_rank, "rank": rank, "local_rank": local_rank}
-        return Template(self.line_prefix).safe_substitute(_PLACEHOLDERS | known)
-
-
-def of(found: argparse.Namespace) -> OutputOptions:
-    """Return the options of a checked command line."""
-    return OutputOptions(
-        merge=found.merge,
-        line_prefix=_template(found)[1],
-        halt_on_broken_pipe=found.halt_on_broken_pipe,
     )
 
 

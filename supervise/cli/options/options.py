@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from signal import Signals
 
-    from supervise.cli.options.groups import OutputOptions
     from supervise.cli.options.parts import Hosts, Part
-    from supervise.restarts import RestartPolicy, Strategy
+    from supervise.restarts import RestartPolicy
     from supervise.watchdog import Watchdog
 
 
@@ -62,9 +61,6 @@ class Options:
     """The settings of the gang that have options: name to value, or to the default."""
     told: dict[str, Any]
     """The settings of the whole gang that differ from their defaults: key in a gang file to value."""
-    grace_s: float
-    timeout_s: float | None
-    strategy: Strategy
     stop_signal: Signals | None
     """The first signal of every stop; None: SIGTERM, or the signal that stops supervise."""
     stopping_signals: tuple[Signals, ...]
@@ -72,9 +68,15 @@ class Options:
     run_id: str | None
     role: str
     prefix: bool
+    """Whether shown lines have prefixes."""
+    line_prefix: str | None
+    """Template of the prefix; None: the default prefix."""
     color: str
     """``auto``, ``always`` or ``never``."""
-    output: OutputOptions
+    merge: bool
+    """Whether the stderr of each rank goes to the file of its stdout."""
+    halt_on_broken_pipe: bool
+    """Whether the run is stopped when the reader of stdout or stderr is gone."""
     restarts: RestartPolicy | None
     watchdog: Watchdog | None
     exit_code_from: int | None
@@ -109,6 +111,17 @@ class Options:
         raise IndexError(local_rank)
 
     stdin: groups.Choice
+
+    def prefix_of(self, local_rank: int) -> str:
+        """Return the prefix of a rank's lines."""
+        role, role_rank = self.titles[local_rank]
+        if self.line_prefix is None:
+            return f"[{role}{role_rank}]:"
+        from string import Template
+
+        rank = self.hosts.number * self.nproc + local_rank
+        known = {"role_name": role, "role_rank": role_rank, "rank": rank, "local_rank": local_rank}
+        return Template(self.line_prefix).safe_substitute(groups.PLACEHOLDERS | known)
 
     @property
     def straight_through(self) -> bool:
@@ -180,16 +193,15 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
         ranks_shown=frozenset(shown),
         settings=settings,
         told=groups.told_settings(found),
-        grace_s=settings["grace"],
-        timeout_s=settings["timeout"],
-        strategy=settings["strategy"],
         stop_signal=found.stop_signal,
         stopping_signals=found.signals_to_handle,
         run_id=found.run_id or (found.rdzv_id if found.rdzv_id != "none" else None),
         role=found.role or (groups.ROLE if found.file is None else stem(found.file.path)),
         prefix=not found.no_prefix,
+        line_prefix=groups.template_of(found)[1],
         color=found.color,
-        output=groups.of(found),
+        merge=found.merge,
+        halt_on_broken_pipe=found.halt_on_broken_pipe,
         restarts=groups.policy(parser, found, settings),
         watchdog=groups.watchdog(parser, found, parts),
         exit_code_from=found.exit_code_from,

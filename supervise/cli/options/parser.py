@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from supervise.cli.options import groups
+from supervise.cli.options import groups, values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from _typeshed import SupportsWrite
 
 
 _HELP_COLUMNS = 118
@@ -129,17 +126,8 @@ def read(words: Sequence[str], command: str = "run") -> tuple[Parser, argparse.N
     return parser, found
 
 
-class _BriefHelp(argparse.Action):
-    """The option ``-h``: print the examples and the options that most runs need, and exit."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_args: object) -> NoReturn:
-        """Print the text and exit."""
-        print(_BRIEF, end="")
-        parser.exit()
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser with error messages of two lines."""
+class Parser(values.CommandParser):
+    """The parser of ``supervise run``. Its errors name the source of the arguments."""
 
     defaults: Sequence[str] = ()
     """Arguments from variables ``PET_*``."""
@@ -154,15 +142,9 @@ class Parser(argparse.ArgumentParser):
         self.formatter_class: Any = partial(_formatter, width=width)
         return super().format_help()
 
-    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
-        """Print the help; argparse ignores the error of a stdout that takes no output."""
-        print(self.format_help(), end="", file=file)
-
     def error(self, message: str) -> NoReturn:
         """Print an error message and exit with code 2."""
         import shlex
-
-        from supervise._printable import below_itself
 
         if message.startswith("argument --restart: invalid choice"):
             from supervise.cli.options import suggestions
@@ -171,8 +153,7 @@ class Parser(argparse.ArgumentParser):
         if self.source:
             message = f"{self.source}: {re.sub('^argument (?:.*?/)?--', '', message)}"
         given = f"\nThe environment gives {shlex.join(self.defaults)} (PET_*)." if self.defaults else ""
-        print(f"{self.prog}: {below_itself(message + given)}\nTry '{self.prog} --help'.", file=sys.stderr)
-        raise SystemExit(2)
+        super().error(message + given)
 
 
 def run_parser() -> Parser:
@@ -186,8 +167,9 @@ def run_parser() -> Parser:
         allow_abbrev=False,
         add_help=False,
     )
-    brief: Any = {"action": _BriefHelp, "nargs": 0, "default": argparse.SUPPRESS}
-    parser.add_argument("-h", help="show examples and the options that most runs need", **brief)
+    parser.add_argument(
+        "-h", action="version", version=_BRIEF, help="show examples and the options that most runs need"
+    )
     parser.add_argument("--help", action="help", help="show this text")
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     groups.add_groups(parser)

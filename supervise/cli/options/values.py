@@ -8,9 +8,10 @@ import math
 import os
 import re
 import stat
+import sys
 from functools import partial
 from signal import SIGKILL, SIGSTOP, Signals
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from supervise import _settings
 from supervise._settings import GANG, LEAST_LOG_BYTES, LONGEST_S, Kind, Setting
@@ -18,6 +19,8 @@ from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from _typeshed import SupportsWrite
 
     from supervise.logs import Std
 
@@ -416,6 +419,24 @@ OF_KIND: Mapping[Kind, tuple[str, Callable[[str], Any]]] = {
     _settings.TIMES: ("N", partial(count_of, "times", 1)),
 }
 """Kind of a setting to the placeholder of its value in the help, and to the parser of the value's text."""
+
+
+# What the parsers of all commands have in common, and the addition of an option
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser with error messages of two lines."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print an error message and exit with code 2."""
+        from supervise._printable import below_itself
+
+        print(f"{self.prog}: {below_itself(message)}\nTry '{self.prog} --help'.", file=sys.stderr)
+        raise SystemExit(2)
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        """Print a help; argparse ignores the error of a stdout that takes no output."""
+        print(message, end="", file=file)
 
 
 def add_option(group: argparse._ArgumentGroup, *names: str, **settings: Any) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._files import is_own, open_folder, open_to_append
 from supervise._printable import ending
+from supervise._process.files import write_all
 from supervise._record import as_dict
 from supervise._runtime.wakeup import OwnedFd
 from supervise._story.wording import columns, size
@@ -95,8 +96,7 @@ def _write_into(path: str, data: bytes) -> None:
         raise
     with open(fd, "wb", buffering=0) as file:
         os.set_blocking(fd, True)
-        while data:
-            data = data[file.write(data) :]
+        write_all(file.fileno(), data)
 
 
 def _replace(path: str, data: bytes, *, mode: int, suffix: str) -> None:
@@ -200,9 +200,7 @@ class EventFile(OwnedFd):
             self.lost, self._untold, self.error = self.lost + 1, self._untold + 1, error
 
     def _append(self, event: dict[str, Any], before: bytes = b"") -> None:
-        data = before + json.dumps(event, default=str).encode() + b"\n"
-        while data:
-            data = data[os.write(self._fd, data) :]
+        write_all(self._fd, before + json.dumps(event, default=str).encode() + b"\n")
 
 
 def write_result(

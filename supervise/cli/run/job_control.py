@@ -116,10 +116,7 @@ class JobControl:
         if self._terminal is not None:
             waiting = self._terminal.forget() or waiting
         before = signal.signal(sig, signal.SIG_DFL)
-        if group:
-            os.killpg(0, sig)
-        else:
-            os.kill(os.getpid(), sig)
+        os.kill(0 if group else os.getpid(), sig)  # 0: the group of this process
         signal.signal(sig, before)
         if self._terminal is not None and waiting is not None:
             self._terminal.give(waiting)

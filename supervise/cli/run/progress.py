@@ -70,13 +70,13 @@ class Progress:
         self._left_behind = left_behind
         self._options = options
         self._console = console
-        read = console.live or not options.output.merge  # with --merge, stderr may be in the log of stdout only
+        read = console.live or not options.merge  # with --merge, stderr may be in the log of stdout only
         self.story: Story = Story(
             nproc=options.nproc,
             hosts=options.hosts.count,
             host=options.hosts.number,
             titles=tuple(f"{role} {number}" for role, number in options.titles) if options.file is not None else (),
-            timeout_s=options.timeout_s,
+            timeout_s=options.settings["timeout"],
             stderr_shown=frozenset(
                 rank for rank in range(options.nproc) if read and options.shows_recorded_stderr(rank)
             ),
@@ -127,7 +127,7 @@ class Progress:
                 story.restarts = len(policy.counting(backoff.counted_ns, end.ended_ns))
         late = story.timeout_s is not None and time.monotonic() - self._begun_s >= story.timeout_s
         asked = story.user_signal is not None or story.halted or late
-        of_all = options.strategy == "one_for_all"
+        of_all = options.settings["strategy"] == "one_for_all"
         closed = state.stop is not None and state.stop.fields["reason"] in ("close", "timeout")
         # Under one_for_all, the gang was already being stopped for its restart, or a failure without a policy ended it
         would_go_on = (closed or (of_all and restarts)) and not (story.used_up if policy is not None else of_all)
@@ -196,7 +196,7 @@ class Progress:
         elif not has_no_reader(event):
             rest = f"; the logs are in {directory}" if directory else ""
             self._console.note(f"{name} is no longer shown: {why}{rest}")
-        elif not self._options.output.halt_on_broken_pipe:
+        elif not self._options.halt_on_broken_pipe:
             self._console.note(f"the reader of {name} is gone; the run continues, its output goes to {directory}")
 
     def _restarts(self, it: Occurrence) -> None:
@@ -274,7 +274,7 @@ class Progress:
         if self.reason is None:
             self.reason = reason
             now_s = time.monotonic()
-            graces_s = (part.settings.get("grace", self._options.grace_s) for part in self._options.parts)
+            graces_s = (part.settings.get("grace", self._options.settings["grace"]) for part in self._options.parts)
             self._speak_at_s, self._kill_at_s = now_s + _QUIET_S, now_s + max(graces_s)
 
     # Messages
@@ -319,7 +319,7 @@ class Progress:
         if self.story.halted:
             return "no program reads the output: "
         if self.reason == "timeout":
-            return f"--timeout of {seconds(self._options.timeout_s or 0)} exceeded: "
+            return f"--timeout of {seconds(self.story.timeout_s or 0)} exceeded: "
         for rank, failure in self._state.failed.items():
             end = failure.life.end
             if end is not None and not failure.why and not self._state.ranks[rank].waits:

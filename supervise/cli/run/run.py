@@ -26,7 +26,7 @@ from supervise.cli.run.job_control import JobControl
 from supervise.cli.run.progress import OF_INTEREST, Progress, has_no_reader
 from supervise.cli.run.rank_stdin import RankStdin, reads_terminal
 from supervise.cli.run.sampling import Sampling
-from supervise.cli.run.signal_inbox import Received, SignalInbox
+from supervise.cli.run.signal_inbox import SignalInbox
 from supervise.cli.streams import complaint, is_of_a_file, refusal
 from supervise.errors import SuperviseError
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from supervise._runtime.future import Reply
     from supervise.result import RunProcsResult
 
+    _Message = StopAsked | dict[str, Any]
+    """A stop by a command, or an event of the gang."""
 
 _PASSED_ON = (SIGUSR1, SIGUSR2)
 _INTERNAL = 1
@@ -58,6 +60,7 @@ def run(options: Options, *, own_process: bool = True) -> int:
     if signal.getsignal(SIGCHLD) == signal.SIG_IGN:  # inherited; the kernel would discard exit statuses
         signal.signal(SIGCHLD, signal.SIG_DFL)
     received = {*options.stopping_signals, *_PASSED_ON, SIGCHLD, SIGTSTP}
+    inbox: SignalInbox[_Message]
     with library_log(console), SignalInbox(received, restore=not own_process) as inbox:
         console.on_left = inbox.wake
         stdin = None
@@ -78,7 +81,7 @@ def run(options: Options, *, own_process: bool = True) -> int:
 class _Run:
     """One run. All methods except `_event` are called on the main thread."""
 
-    def __init__(self, options: Options, console: Console, inbox: SignalInbox, stdin: RankStdin) -> None:
+    def __init__(self, options: Options, console: Console, inbox: SignalInbox[_Message], stdin: RankStdin) -> None:
         self._options = options
         self._console = console
         self._inbox = inbox
@@ -139,7 +142,9 @@ class _Run:
 
         start = settings.start_on_ray if options.engine == "ray" else settings.start_locally
         self._master = ranks.choose_master(options.hosts)
-        prefixes = {rank: self._prefix(rank) for rank in range(options.nproc)}
+        prefixes = dict.fromkeys(range(options.nproc), "")
+        if options.prefix:
+            prefixes = {rank: self._console.prefix(options.prefix_of(rank), rank) for rank in prefixes}
         envs = ranks.environments(options, run_id=self._run_id, master=self._master)
         self._console.add_variables(envs, {rank: prefixes[rank] for rank in prefixes if options.shows(rank)})
         self._gang, directory = start(
@@ -161,13 +166,6 @@ class _Run:
             self._console.error(f"no events.jsonl: {complaint(error)}")
         self._control = open_control(directory, self._gang, self._inbox, self._console, engine=options.engine)
         self._sampling.open(directory, options, self._ask)
-
-    def _prefix(self, rank: int) -> str:
-        options = self._options
-        if not options.prefix:
-            return ""
-        whole = options.hosts.number * options.nproc + rank
-        return self._console.prefix(options.output.prefix(*options.titles[rank], rank=whole, local_rank=rank), rank)
 
     def _supervise(self) -> int:
         self._introduce()
@@ -261,7 +259,7 @@ class _Run:
             reaping.reap_strangers(self._rank_pids, self._inherited)
         self._console.show_left()
 
-    def _sort(self, received: list[Received]) -> None:
+    def _sort(self, received: list[Signals | _Message]) -> None:
         # A Status makes the Supervisor check for suspended ranks. Send one at SIGCHLD, and one after the start for
         # ranks that were suspended during the start.
         if SIGCHLD in received or any(isinstance(item, dict) and item["event"] == _STARTED for item in received):
@@ -287,7 +285,7 @@ class _Run:
         if (sig := self._jobs.typed(event)) is not None and self._story.user_signal is None:
             self._story.interrupted = event["local_rank"]
             self._signal(sig)
-        if self._options.output.halt_on_broken_pipe and has_no_reader(event):
+        if self._options.halt_on_broken_pipe and has_no_reader(event):
             self._halt()
 
     def _halt(self) -> None:
@@ -410,7 +408,7 @@ class _Run:
 
 
 def open_control(
-    directory: str, gang: pykka.ActorRef[Any], inbox: SignalInbox, console: Console, *, engine: str
+    directory: str, gang: pykka.ActorRef[Any], inbox: SignalInbox[_Message], console: Console, *, engine: str
 ) -> ControlServer | None:
     """Start the server of the control socket in a run directory.
 

@@ -110,7 +110,7 @@ def of(options: Options) -> DefaultLogsSpecs:
     Raises:
         OSError: The log directory cannot be used.
     """
-    layout = MergedLogsSpecs if options.output.merge else DefaultLogsSpecs
+    layout = MergedLogsSpecs if options.merge else DefaultLogsSpecs
     return layout(options.log_dir or make_runs_dir(), options.redirects, options.tee, set(options.ranks_shown) or None)
 
 
@@ -237,7 +237,7 @@ def start_on_ray(
     run_dir = make_run_dir(options, run_id) if options.log_dir != os.devnull else None
     logs: DefaultLogsSpecs = DefaultLogsSpecs(os.devnull)
     if run_dir is not None:
-        layout = _MergedOfNode if options.output.merge else _OfNode
+        layout = _MergedOfNode if options.merge else _OfNode
         shown = {rank for rank in ranks if rank in options.ranks_shown} or None
         logs = layout(run_dir, {r: options.redirects[r] for r in ranks}, {r: options.tee[r] for r in ranks}, shown)
     settings = {name: value for name, value in found.items() if GANG[name].each_host}
@@ -253,7 +253,7 @@ def start_on_ray(
         logs_specs=logs,
         log_line_prefixes=dict(prefixes),
         restart_policy=options.restarts,
-        timeout=options.timeout_s,
+        timeout=options.settings["timeout"],
         event_sink=sink,
         shown=StreamsShown(),
         **settings,

@@ -1,4 +1,4 @@
-"""The signal inbox, at which the main thread waits for signals, events and replies. No handler raises."""
+"""The signal inbox, at which the main thread waits for signals, messages and replies. No handler raises."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import os
 import queue
 import select
 import signal
-from typing import TYPE_CHECKING, Any, Self
-
-from supervise._control.protocol import StopAsked
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,12 +16,11 @@ if TYPE_CHECKING:
     from supervise._runtime.future import Reply
 
 
-Received = signal.Signals | StopAsked | dict[str, Any]
-"""A received signal, a stop by a command, or an event of the gang."""
+_Message = TypeVar("_Message")
 
 
-class SignalInbox:
-    """A queue of signals and events behind one file descriptor. Created and read on the main thread.
+class SignalInbox(Generic[_Message]):
+    """A queue of signals and messages behind one file descriptor. Created and read on the main thread.
 
     The signal handlers do nothing: the interpreter writes the signal's number to the wake-up pipe, on the thread that
     the kernel chose. So no handler can raise an exception between two bytecodes.
@@ -39,7 +36,7 @@ class SignalInbox:
         self._signals = tuple(signals)
         self._restore = restore
         self._before: dict[signal.Signals, Any] = {}
-        self._queue: queue.SimpleQueue[Received] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Message] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
         self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -64,8 +61,12 @@ class SignalInbox:
         os.close(self._read)
         os.close(write)
 
-    def put(self, item: Received) -> None:
-        """Add an event. Thread-safe; never blocks."""
+    def fileno(self) -> int:
+        """Return the descriptor, which is readable while a wake-up is pending."""
+        return self._read
+
+    def put(self, item: _Message) -> None:
+        """Add a message. Thread-safe; never blocks."""
         self._queue.put(item)
         self.wake()
 
@@ -78,11 +79,11 @@ class SignalInbox:
         with contextlib.suppress(OSError):  # the pipe is full: a wake-up is pending; or closed: the run has ended
             os.write(self._write, b"\0")
 
-    def take(self, timeout_s: float | None) -> list[Received]:
-        """Wait for a wake-up, a reply or `timeout_s` seconds; return the signals and events that have arrived."""
+    def take(self, timeout_s: float | None) -> list[signal.Signals | _Message]:
+        """Wait for a wake-up, a reply or `timeout_s` seconds; return the signals and messages that have arrived."""
         if not self._poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000):
             return []
-        received: list[Received] = []
+        received: list[signal.Signals | _Message] = []
         with contextlib.suppress(BlockingIOError):
             received += [signal.Signals(number) for number in os.read(self._read, 65536) if number]
         while True:

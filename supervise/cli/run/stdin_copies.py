@@ -6,10 +6,10 @@ import os
 import select
 import tempfile
 import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from supervise._process.files import clear_of_stdio
+from supervise._process.files import clear_of_stdio, close
+from supervise._runtime.wakeup import WakeFd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,10 +42,9 @@ class StdinCopies:
         self._sent: dict[int, int] = {}  # write end to the number of bytes that were written to it
         self._size = 0  # the number of bytes that were read
         self._at_end = False
-        self._wake_read = self._wake_write = -1
+        self._wake = WakeFd()
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - `_run` closes it
         try:
-            self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             for _ in range(count):
                 read, write = os.pipe2(os.O_CLOEXEC)
                 self.read_ends.append(clear_of_stdio(read))
@@ -54,18 +53,14 @@ class StdinCopies:
             self._thread = threading.Thread(target=self._run, name="supervise-stdin", daemon=True)
             self._thread.start()
         except BaseException:
-            for fd in (*self.read_ends, self._wake_write):
-                with suppress(OSError):
-                    os.close(fd)
+            close(*self.read_ends)
             self._release()
             raise
 
     def close(self) -> None:
         """End the thread. Idempotent."""
-        wake, self._wake_write = self._wake_write, -1
-        if wake >= 0:
-            os.close(wake)
-            self._thread.join(_END_S)  # with a time limit: a read blocks if another process has read the input first
+        self._wake.set()
+        self._thread.join(_END_S)  # with a time limit: a read blocks if another process has read the input first
 
     def _run(self) -> None:
         try:
@@ -79,13 +74,13 @@ class StdinCopies:
     def _step(self) -> bool:
         """Wait, read and write once; return False after `close`."""
         poll = select.poll()
-        poll.register(self._wake_read, 0)
+        poll.register(self._wake, select.POLLIN)
         if not self._at_end and self._room():
             poll.register(self._source, select.POLLIN)
         for fd, sent in self._sent.items():
             poll.register(fd, select.POLLOUT if sent < self._size else 0)  # an error is reported in any case
         for fd, what in poll.poll():
-            if fd == self._wake_read:
+            if fd == self._wake.fileno():
                 return False
             if fd == self._source:
                 self._read()
@@ -135,5 +130,4 @@ class StdinCopies:
         for fd in list(self._sent):
             self._drop(fd)
         self._file.close()
-        if self._wake_read >= 0:
-            os.close(self._wake_read)
+        self._wake.close()
