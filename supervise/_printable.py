@@ -48,6 +48,34 @@ def as_prefix(text: str) -> str:
     return text if text.isprintable() else _compiled(_ALL_BUT_COLORS).sub(lambda found: found[1] or "", text)
 
 
+# The columns of a text on a terminal
+
+
+def width_of(text: str) -> int:
+    """Return the number of columns of a text on a terminal. Control sequences have none."""
+    text = printable(text)
+    return len(text) if text.isascii() else sum(map(_columns_of, text))
+
+
+def first_columns(text: str, columns: int) -> str:
+    """Return the beginning of a text without control sequences, at most `columns` wide."""
+    if text.isascii():
+        return text[: max(columns, 0)]
+    for at, char in enumerate(text):
+        columns -= _columns_of(char)
+        if columns < 0:
+            return text[:at]
+    return text
+
+
+def _columns_of(char: str) -> int:
+    import unicodedata  # lazy: most lines are ASCII
+
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
 # What the exit code of a process says, in words
 
 

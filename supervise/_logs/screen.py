@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from supervise._printable import printable
+from supervise._printable import first_columns, printable, width_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ERASE = "\r\x1b[J"
+ERASE = "\r \x1b[J\r"
 """Erases the cursor's row and those below.
 
-In a window that became narrower, one row may occupy several rows of the terminal.
+In a window that became narrower, one row may occupy several rows of the terminal. The space is for tmux, which keeps
+what is erased in its history if the cursor is in the first column of the first row.
 """
 _COLUMNS, _LINES = 80, 24
 """Size that is assumed for a terminal that reports 0 x 0, such as a serial line or a new pty."""
@@ -39,7 +40,9 @@ class Screen:
         self.rows: tuple[tuple[bytes, bytes], ...] = ()
         """Prefix and content of the unfinished lines."""
         self.status = ""
-        """The last row, with its style. It fits the terminal. Empty: there is no such row."""
+        """The last row. Empty: there is no such row."""
+        self.status_style = ""
+        """The style of the last row (SGR numbers); may be empty."""
 
     def is_on(self, fd: int) -> bool:
         """Return whether `fd`, which may be -1, is the terminal of the rows."""
@@ -61,7 +64,9 @@ class Screen:
         drawn = [_cut(prefix, text, columns - 1) for prefix, text in kept]
         if len(kept) < len(rows):
             drawn.append(f"... {len(rows) - len(kept)} more unfinished lines"[: columns - 1])
-        drawn += [status] if status else []
+        if status:
+            text = status if width_of(status) < columns else f"{first_columns(status, columns - 2)}…"
+            drawn.append(f"\x1b[{self.status_style}m{text}\x1b[0m" if self.status_style else text)
         self._drawn = True
         up = f"\x1b[{len(drawn) - 1}A" if len(drawn) > 1 else ""
         return "\r\n".join(drawn) + f"{up}\r"
@@ -101,33 +106,10 @@ class NotebookScreen(Screen):
 def _cut(prefix: bytes, text: bytes, columns: int) -> str:
     """Return a row of at most `columns` columns. Control sequences in the text are removed."""
     shown = prefix.decode(errors="replace")
-    room = columns - width_of(shown)
+    if width_of(shown) > columns:  # a long name of a role, in a narrow window
+        shown = first_columns(printable(shown), columns // 2)
     content = printable(text[: _BYTES_PER_COLUMN * max(columns, 0)].decode(errors="replace")).expandtabs()
-    return shown + _first_columns(content, max(room, 0))
-
-
-def width_of(text: str) -> int:
-    """Return the number of columns of a text on a terminal. Control sequences have none."""
-    text = printable(text)
-    return len(text) if text.isascii() else sum(map(_columns_of, text))
-
-
-def _first_columns(text: str, columns: int) -> str:
-    if text.isascii():
-        return text[:columns]
-    for at, char in enumerate(text):
-        columns -= _columns_of(char)
-        if columns < 0:
-            return text[:at]
-    return text
-
-
-def _columns_of(char: str) -> int:
-    import unicodedata  # lazy: most lines are ASCII
-
-    if unicodedata.combining(char):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    return shown + first_columns(content, columns - width_of(shown))
 
 
 def rows_of(lines: Sequence[tuple[int, bytes, Sequence[bytes]]]) -> tuple[tuple[bytes, bytes], ...]:

@@ -6,9 +6,6 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
-from supervise.cli.run.console import Console
 from tests.cli.command import HANG, Command, plain, until_another_signal
 from tests.cli.test_signals import STUBBORN
 
@@ -57,9 +54,9 @@ def test_ctrl_c_shows_a_countdown_that_is_removed(supervise: Command):
         terminal.type(b"\x03")
         code, shown = terminal.end()
     assert code == 130
-    *_, countdown, after = shown.split("\x1b[J")
+    *_, countdown, after = shown.split("\r \x1b[J\r")
     assert "SIGKILL in" in countdown
-    assert countdown.endswith("\r")
+    assert countdown.rstrip("^C").endswith("\r")
     assert [line.split(" (")[0] for line in plain(after).splitlines()[:3]] == [
         "supervise: SIGINT again: killing 1 rank now",
         "supervise: killed after SIGINT",
@@ -91,7 +88,7 @@ def test_the_ranks_lines_go_over_the_countdown(supervise: Command):
         terminal.until("ready")
         terminal.type(b"\x03")
         terminal.until_match(r"SIGKILL in \d+ s")
-        terminal.until(f"now\x1b[0m\r\r\x1b[J{ERASE}\x1b[36m[default0]:\x1b[0mstill here")
+        terminal.until(f"now\x1b[0m\r\r \x1b[J\r{ERASE}\x1b[36m[default0]:\x1b[0mstill here")
         until_another_signal()
         terminal.type(b"\x03")
         assert terminal.end()[0] == 130
@@ -109,17 +106,6 @@ def test_no_line_changes_where_ranks_write_to_the_terminal_themselves(supervise:
             code, shown = terminal.end()
         assert code == 130
         assert "\x1b[J" not in shown
-
-
-def test_a_changing_line_that_is_cut_says_so(monkeypatch: pytest.MonkeyPatch):
-    """It must not wrap, since only its last line could be taken away."""
-    written: list[str] = []
-    monkeypatch.setattr(Console, "width", 40)
-    monkeypatch.setattr(Console, "_write", lambda _self, text: written.append(text))
-    console = Console("never")
-    console.status("x" * 100)
-    console.status("short")
-    assert written == [f"\r\x1b[Jsupervise: {'x' * 27}…\r", "\r\x1b[Jsupervise: short\r"]
 
 
 def test_the_terminals_end_stops_the_run(supervise: Command):

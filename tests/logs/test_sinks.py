@@ -7,6 +7,7 @@ import os
 import pty
 import select
 import socket
+import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,9 @@ from supervise._gang.tail import DestinationError, ScreenDestination
 from supervise._logs import sinks
 from supervise._logs.lines import LineStream
 from supervise._logs.reader import LogReader
-from supervise._logs.screen import ERASE, Screen, width_of
+from supervise._logs.screen import ERASE, Screen
 from supervise._logs.sinks import Canceled, CancelToken, console, file_sink, same_destination
+from supervise._printable import width_of
 from tests.logs.conftest import MemorySink
 from tests.patience import PATIENCE_S
 
@@ -375,11 +377,11 @@ def test_lines_erase_the_rows_which_are_drawn_again_below(streams: Streams):
     assert streams.write(0, "err", b"a\rb") == b""
     assert streams.draw() == b"0:b\r\n1:one\x1b[1A\r"
     assert streams.destination.next_update_ns() is None
-    assert streams.write(2, "out", b"line\n") == b"\r\x1b[J2:line\n"
+    assert streams.write(2, "out", b"line\n") == b"\r \x1b[J\r2:line\n"
     assert streams.draw() == b"0:b\r\n1:one\x1b[1A\r"
     assert streams.write(0, "out", b"later") == b""
-    assert streams.draw() == b"\r\x1b[J0:later\r\n1:one\x1b[1A\r"
-    assert streams.write(0, "out", b"\n") == b"\r\x1b[J0:later\n"
+    assert streams.draw() == b"\r \x1b[J\r0:later\r\n1:one\x1b[1A\r"
+    assert streams.write(0, "out", b"\n") == b"\r \x1b[J\r0:later\n"
     assert streams.draw() == b"0:b\r\n1:one\x1b[1A\r"
     assert streams.draw() == b""
 
@@ -398,7 +400,7 @@ def test_a_long_line_in_pieces_has_no_row(streams: Streams):
     """The rows wait for its newline, since the cursor is inside of it."""
     streams.write(1, "out", b"bar")
     assert streams.draw() == b"1:bar\r"
-    assert streams.write(0, "out", b"x" * 30) == b"\r\x1b[J0:" + b"x" * 30
+    assert streams.write(0, "out", b"x" * 30) == b"\r \x1b[J\r0:" + b"x" * 30
     assert streams.draw() == b""
     assert streams.write(0, "out", b"\n") == b"\n"
     assert streams.draw() == b"1:bar\r"
@@ -447,6 +449,41 @@ def test_rows_fit_the_height_of_the_terminal():
     assert bars == [f"[{rank}]:bar     \ufffd" for rank in range(21)]
     assert (rest, status) == ("... 9 more unfinished lines", "status")
     assert (screen.erasure(), screen.erasure()) == (ERASE, "")
+
+
+@pytest.fixture
+def narrow() -> Iterator[int]:
+    """Yield a terminal of 40 columns."""
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 40))
+    yield slave
+    os.close(master)
+    os.close(slave)
+
+
+def test_the_status_fits_the_terminal_of_the_moment(narrow: int):
+    """A row that wraps could not be erased. The same status is drawn again after a resize, and a cut is marked."""
+    screen = Screen(narrow)
+    screen.status = "x" * 100
+    assert screen.drawing() == f"{'x' * 38}\u2026\r"
+    termios.tcsetwinsize(narrow, (24, 20))
+    assert screen.drawing() == f"{'x' * 18}\u2026\r"
+    screen.status, screen.status_style = "\u6f22" * 9, "2"
+    assert screen.drawing() == "\x1b[2m" + "\u6f22" * 9 + "\x1b[0m\r"
+    screen.status += "\u6f22"
+    assert screen.drawing() == "\x1b[2m" + "\u6f22" * 9 + "\u2026\x1b[0m\r"
+
+
+def test_a_prefix_that_is_wider_than_the_terminal_leaves_room_for_the_bar(narrow: int):
+    """A role may have a long name. A row that wraps would leave a copy of itself at each update."""
+    screen = Screen(narrow)
+    screen.rows = ((b"\x1b[K\x1b[36m[" + b"role" * 10 + b"0]:\x1b[0m", b"50%" + b"#" * 40),)
+    assert screen.drawing() == "[rolerolerolerolero50%" + "#" * 17 + "\r"
+
+
+def test_rows_are_erased_from_the_second_column_on():
+    """With the cursor in the first column of the first row, tmux keeps what is erased in its history."""
+    assert ERASE.index(" ") < ERASE.index("\x1b[J")
 
 
 def test_wide_characters_take_two_columns():

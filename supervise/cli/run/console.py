@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from supervise._logs.lines import TIME
-from supervise._logs.screen import ERASE, Screen, width_of
-from supervise._printable import as_prefix, below_itself, one_line
+from supervise._logs.screen import ERASE, Screen
+from supervise._printable import as_prefix, below_itself, one_line, width_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -96,7 +96,9 @@ class Console:
         rows_fd = -1 if shared or not able else _terminal_of_rows(out_fd, self._fd)
         self.screen: Screen = Screen(rows_fd)
         """Where the unfinished lines of ranks are shown."""
-        self._own = self.screen if rows_fd in (self._fd, -1) else Screen()  # the rows below the lines of this console
+        self._own = (
+            self.screen if rows_fd in (self._fd, -1) else Screen(self._fd)
+        )  # the rows below the lines of this console
         self.on_left: Callable[[], object] | None = None
         """Called by `leave`, on the thread of its caller. The function makes the main thread call `show_left`."""
         self._pending = b""
@@ -149,9 +151,7 @@ class Console:
         """Show the status line, below the unfinished lines of ranks."""
         if self._pending or self._quiet or self._json:
             return
-        text, room = f"supervise: {one_line(text)}", max(self.width - 1, 20)
-        text = text if len(text) <= room else f"{text[: room - 1]}…"
-        self._own.status = self.paint(text, "2")
+        self._own.status, self._own.status_style = f"supervise: {one_line(text)}", "2" if self.color else ""
         self._write(ERASE + self._own.drawing())
 
     def clear(self) -> None:
