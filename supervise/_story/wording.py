@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from supervise._printable import ending, one_line
+from supervise._printable import ending, first_columns, one_line, width_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
@@ -14,6 +14,11 @@ _SPANS = 12
 _STATUS_CHARS = 60
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP = 1024
+_LONGEST = 60
+"""Columns that the last column of a table has in a pipe or a file."""
+_LEAST = 16
+"""Columns of the last column for which others are left out."""
+_SHORTEST = 5
 
 
 def seconds(value: float) -> str:
@@ -85,9 +90,9 @@ def failed_or_ended(error_type: object) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return `text` on one line of at most `limit` characters."""
+    """Return `text` on one line of at most `limit` columns."""
     text = one_line(text)
-    return text if len(text) <= limit else f"{text[: limit - 4]} ..."
+    return text if width_of(text) <= limit else f"{first_columns(text, limit - 4)} ..."
 
 
 def counted(count: int, what: str) -> str:
@@ -102,10 +107,38 @@ def columns(rows: Sequence[Sequence[str]], *, right: Container[int] = ()) -> lis
         rows: The texts of each row, the heads first.
         right: The indexes of the columns that are aligned to the right.
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
-        cells = zip(row, widths, strict=True)
-        aligned = [text.rjust(width) if at in right else text.ljust(width) for at, (text, width) in enumerate(cells)]
-        lines.append("  ".join(aligned).rstrip())
+        cells = []
+        for at, (text, width) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (width - width_of(text))
+            cells.append(space + text if at in right else text + space)
+        lines.append("  ".join(cells).rstrip())
     return lines
+
+
+def fitted(rows: Sequence[Sequence[str]], room: int | None, left_out: Sequence[str]) -> list[list[str]]:
+    """Return the rows of a table so that `columns` makes lines that fit a terminal, if that is possible.
+
+    Args:
+        rows: The texts of each row, the heads first. The texts of the last column may be shortened.
+        room: Columns of the terminal; None: there is none.
+        left_out: The heads of the columns that a narrow terminal lacks, the first to go first.
+    """
+    heads = list(rows[0])
+    width = {head: max(map(width_of, texts)) for head, texts in zip(heads, zip(*rows, strict=True), strict=True)}
+    left = _LONGEST
+    if room is not None:
+
+        def left_for_the_last() -> int:
+            return room - sum(width[head] + 2 for head in heads[:-1])
+
+        for head in left_out:
+            if head in heads and left_for_the_last() < min(_LEAST, width[heads[-1]]):
+                heads.remove(head)
+        if left_for_the_last() < min(_SHORTEST, width[heads[-1]]) and len(heads) > 2:
+            heads.pop()
+        left = max(_SHORTEST, left_for_the_last())
+    used = [rows[0].index(head) for head in heads]
+    return [[shortened(row[at], left) if at == used[-1] else row[at] for at in used] for row in rows]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
-from supervise._story.wording import columns, shortened
+from supervise._story.wording import columns, fitted
 from supervise.cli.commands.runs import (
     RunParser,
     as_object,
@@ -16,6 +14,7 @@ from supervise.cli.commands.runs import (
     recorded_runs,
     shown_duration,
     shown_start,
+    terminal_columns,
 )
 from supervise.cli.run.console import Console
 
@@ -28,13 +27,8 @@ if TYPE_CHECKING:
 _COLUMNS = ("NAME", "STATE", "EXIT", "STARTED", "TIME", "RANKS", "PROGRAM")
 _LEFT_OUT = ("RANKS", "STARTED", "TIME", "EXIT")
 """The columns that a narrow terminal lacks, the first to go first."""
-_LONGEST = 60
-"""Characters of PROGRAM that a pipe or a file gets."""
-_LEAST = 16
-"""Characters of PROGRAM for which other columns are left out."""
-_SHORTEST = 5
-_TERMINAL_COLUMNS = 80
-"""The width of a terminal that reports 0."""
+_NARROW = 80
+"""In a terminal of up to so many columns, a state has no details."""
 _STYLES = {"running": "32", "succeeded": "", "stopped": "33", "unknown": "33"}
 """State to its style (SGR numbers). The other states are failures."""
 _FAILURE = "31"
@@ -71,29 +65,16 @@ def ls(words: Sequence[str]) -> int:
 
 def _table(runs: Sequence[RecordedRun]) -> list[str]:
     """Return the table. On a terminal, the lines fit, and the states have colors."""
-    on_terminal = sys.stdout.isatty()
-    room = (os.get_terminal_size(sys.stdout.fileno()).columns or _TERMINAL_COLUMNS) if on_terminal else sys.maxsize
-    rows = [_COLUMNS, *(_row(run, brief=room <= _TERMINAL_COLUMNS) for run in runs)]
-    heads = list(_COLUMNS)
-    width = {head: max(map(len, column)) + 2 for head, column in zip(heads, zip(*rows, strict=True), strict=True)}
-    left = _LONGEST
-    if on_terminal:
-        for head in _LEFT_OUT:
-            if (left := room - sum(width[each] for each in heads[:-1])) < min(_LEAST, width["PROGRAM"] - 2):
-                heads.remove(head)
-        if (left := room - sum(width[each] for each in heads[:-1])) < _SHORTEST:
-            heads.remove("PROGRAM")
-            left = max(_SHORTEST, room - width["NAME"])
-    used = [_COLUMNS.index(head) for head in heads]
-    lines = columns([[shortened(row[at], left) if at == used[-1] else row[at] for at in used] for row in rows])
-    if on_terminal and Console().rank_color:
-        at = width["NAME"]
-        for number, run in enumerate(runs, 1):
-            end = at + len(one_line(run.state))
-            style = _STYLES.get(run.state, _FAILURE)
-            line = lines[number]
-            lines[number] = f"{line[:at]}\x1b[{style}m{line[at:end]}\x1b[0m{line[end:]}" if style else line
-    return lines
+    room = terminal_columns()
+    rows = [_COLUMNS, *(_row(run, brief=room is not None and room <= _NARROW) for run in runs)]
+    cells = fitted(rows, room, _LEFT_OUT)
+    if room is not None and Console().rank_color:
+        at = cells[0].index("STATE")
+        for run, row in zip(runs, cells[1:], strict=True):
+            state = one_line(run.state)
+            if row[at].startswith(state) and (style := _STYLES.get(run.state, _FAILURE)):
+                row[at] = f"\x1b[{style}m{state}\x1b[0m{row[at].removeprefix(state)}"
+    return columns(cells)
 
 
 def _row(run: RecordedRun, *, brief: bool) -> tuple[str, ...]:

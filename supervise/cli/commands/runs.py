@@ -132,7 +132,15 @@ def _is_closed(path: str) -> bool:
         return False
 
 
-# The common parts of the commands that read run directories: parsers, errors and times
+# The common parts of the commands that read run directories: parsers, errors, times and the width of tables
+
+
+_COLUMNS = 80
+
+
+def terminal_columns() -> int | None:
+    """Return the columns of the terminal of stdout; None if there is no terminal. One that reports 0 has 80."""
+    return (os.get_terminal_size(sys.stdout.fileno()).columns or _COLUMNS) if sys.stdout.isatty() else None
 
 
 class RunParser(values.CommandParser):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from supervise._story.wording import columns, shortened, spans
+from supervise._printable import one_line
+from supervise._story.wording import columns, fitted, spans
 from supervise._views.top.reader import Reader
 from supervise.cli.commands import steering
+from supervise.cli.commands.runs import terminal_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 
 
 _COLUMNS = ("RANK", "ROLE", "STATE", "PID", "RESTARTS", "STEP", "BEAT", "STATUS")
-_LONGEST_STATUS = 60
+_LEFT_OUT = ("PID", "RESTARTS", "BEAT", "STEP")
+"""The columns that a narrow terminal lacks, the first to go first."""
 
 
 def options() -> RunParser:
@@ -49,7 +52,7 @@ def _lines(target: steering.Target, result: dict[str, Any]) -> list[str]:
     rows = [_COLUMNS, *(_row(rank, row, roles=bool(target.titles)) for rank, row in result["ranks"].items())]
     always = ("RANK", "STATE", "PID")
     used = [at for at, head in enumerate(_COLUMNS) if head in always or any(row[at] != "-" for row in rows[1:])]
-    table = columns([[row[column] for column in used] for row in rows])
+    table = columns(fitted([[row[column] for column in used] for row in rows], terminal_columns(), _LEFT_OUT))
     left = result["leftovers"]
     return [head, *table, *([f"processes remain in the groups of {spans(left, target.titles)}"] if left else [])]
 
@@ -64,5 +67,5 @@ def _row(rank: str, row: dict[str, Any], *, roles: bool) -> tuple[str, ...]:
         str(row["restarts"] or "-"),
         "-" if row["step"] is None else str(row["step"]),
         "-" if age_s is None else f"{age_s:.1f} s",
-        shortened(str(row["status"] or "-"), _LONGEST_STATUS),
+        one_line(str(row["status"] or "-")),
     )
