@@ -26,7 +26,7 @@ supervise logs -f RUN             follow the output of the ranks of a run
 supervise show RUN                tell what a run did, and why it failed
 supervise status RUN              show the state of each rank
 supervise top RUN                 show a live table of the ranks
-supervise restart RUN web         restart the ranks of a role, or ranks such as 2
+supervise restart RUN web         restart a role, or ranks such as 2
 supervise stop RUN                stop a run
 
 Also: check, report, clean, reload, signal, wait, stacks, completion.
@@ -36,21 +36,24 @@ _USAGE = """\
 usage: supervise run [OPTIONS] [--] PROGRAM [ARGS...]
        supervise run [OPTIONS] --file FILE [ROLE[=N]...]
        supervise check FILE
-       supervise ls | show [RUN] | logs [RUN] [ROLE...] | report [RUN] | clean [RUN...]
-       supervise status [RUN] | stop [RUN] [ROLE...] | restart [RUN] ROLE... | reload [RUN] [ROLE...]
-       supervise signal [RUN] SIG [ROLE...] | stacks [RUN] [ROLE...]
+       supervise ls | show [RUN] | logs [RUN] [ROLE...] | report [RUN]
+       supervise clean [RUN...]
+       supervise status [RUN] | stop [RUN] [ROLE...] | restart [RUN] ROLE...
+       supervise reload [RUN] [ROLE...] | signal [RUN] SIG [ROLE...]
+       supervise stacks [RUN] [ROLE...]
        supervise wait [RUN] | top [RUN]
        supervise completion SHELL
        supervise --version
 
-RUN may be left out if only one run is running; ROLE is a role, such as web, or a
-rank, such as web.2 or 5.
+RUN may be left out if only one run is running; ROLE is a role, such as web, or
+a rank, such as web.2 or 5.
 
-Start a gang of processes, know which one failed first and why, and leave no process behind.
+Start a gang of processes, know which one failed first and why, and leave no
+process behind.
 
 commands:
-  run         run PROGRAM on several ranks of this machine (see: supervise run --help)
-  check       check a file for "supervise run --file", and print what it would run
+  run         run PROGRAM as several ranks (see: supervise run --help)
+  check       check a file for "supervise run --file", and print its ranks
   ls          list the runs, the newest first
   show        tell what a run did, from its files
   logs        show the output of the ranks of a run

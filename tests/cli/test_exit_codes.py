@@ -10,6 +10,7 @@ import pytest
 
 from supervise import messages as say
 from supervise._runtime.future import Reply
+from supervise.cli import main
 from supervise.cli.options.options import parse
 from supervise.cli.run.console import Console
 from supervise.cli.run.rank_stdin import RankStdin
@@ -312,7 +313,6 @@ def test_the_brief_help_has_examples_first_and_only_options_that_exist(supervise
     assert (brief.returncode, brief.stderr) == (0, "")
     lines = brief.stdout.splitlines()
     assert len(lines) <= 25
-    assert max(map(len, lines)) <= 90
     assert lines[0].startswith("supervise run -n 4 train.py")
     assert f"{' '.join(['supervise', *words])} --help" in brief.stdout
     options = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", brief.stdout)) - {"-h", "--help", "-f", "--rank", "--lr"}
@@ -328,6 +328,21 @@ def test_the_help_fits_the_terminal(supervise: Command, columns: int):
     options = lines[lines.index("what runs:") : lines.index("destination of output:")]
     assert max(map(len, options)) <= min(columns, 118)
     assert columns < 200 or max(map(len, options)) > 80
+
+
+def test_no_help_is_wider_than_a_window_of_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Lines that wrap break the layout of the texts that are not wrapped by argparse."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help"]) == 0
+    commands = re.findall(r"^  ([a-z]+) ", capsys.readouterr().out.partition("commands:")[2], re.MULTILINE)
+    assert len(commands) > 10
+    for words in ((), *((command,) for command in commands)):
+        for option in ("-h", "--help"):
+            assert main([*words, option]) == 0
+            wide = [line for line in capsys.readouterr().out.splitlines() if len(line) > 80]
+            assert not wide, (words, option)
 
 
 def test_python_is_not_found_again(supervise: Command):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _USAGE = """\
 usage: supervise check [OPTIONS] FILE
 
-Check a gang.toml or a Procfile, and print what "supervise run --file FILE" would run.
+Check FILE, a gang.toml or a Procfile, and print what "supervise run" would run.
 OPTIONS are those of "supervise run"; they take precedence over those of FILE.
 """
 

@@ -28,8 +28,9 @@ _USAGE = """\
 usage: supervise completion bash|zsh|fish
 
 Print a completion script. To use it:
-  bash   eval "$(supervise completion bash)"                in ~/.bashrc
-  zsh    supervise completion zsh > ~/.zfunc/_supervise      with ~/.zfunc in fpath, before compinit
+  bash   eval "$(supervise completion bash)", in ~/.bashrc
+  zsh    supervise completion zsh > ~/.zfunc/_supervise
+         fpath=(~/.zfunc $fpath), before compinit in ~/.zshrc
   fish   supervise completion fish > ~/.config/fish/completions/supervise.fish
 """
 

@@ -101,7 +101,7 @@ def _terminate(found: argparse.Namespace, client: ControlClient) -> int:
 
 def restart_options() -> RunParser:
     """Return the parser."""
-    text = "Restart ranks of a run, and wait until they run. The restart does not count toward a limit."
+    text = "Restart ranks of a run, and wait until they run. No limit counts the restart."
     return steering.SteeringParser("restart", text, ranks="what to restart")
 
 
@@ -138,8 +138,9 @@ def reload_options() -> RunParser:
     """Return the parser."""
     return steering.SteeringParser(
         "reload",
-        "Send ranks their reload-signal, and wait until they are ready again. Ranks that have no reload-signal are"
-        " restarted one after another, each when the one before it is ready.",
+        "Send ranks their reload-signal, and wait until they are ready again. Ranks\n"
+        "without a reload-signal are restarted one after another, each when the one\n"
+        "before it is ready.",
         ranks="only these",
     )
 

@@ -19,7 +19,8 @@ def options() -> RunParser:
     """Return the parser."""
     return steering.SteeringParser(
         "stacks",
-        "Show where the main threads of the ranks are, a line for equal stacks, the stack with the fewest ranks first.",
+        "Show where the main threads of the ranks are: a line for equal stacks, the stack\n"
+        "with the fewest ranks first.",
         ranks="only these, with all frames of all threads",
     )
 

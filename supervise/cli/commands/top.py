@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 exit code:
-  0: the run has ended, or a key has ended the table; 1: no terminal, no reply, or
-  the extra "rich" is missing; 2: wrong usage, or there is no such run; 3: the run
-  had ended before; 128+N: signal N
+  0: the run has ended, or a key has ended the table; 1: no terminal, no reply,
+  or the extra "rich" is missing; 2: wrong usage, or there is no such run; 3:
+  the run had ended before; 128+N: signal N
 
 keys:
   ? shows them all; q leaves the table, and the run goes on

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 exit code:
-  that of the run, also if the run has ended before; 124: --timeout; 1: supervise
-  was killed, or does not reply; 2: wrong usage, or there is no such run
+  that of the run, also if the run has ended before; 124: --timeout; 1:
+  supervise was killed, or does not reply; 2: wrong usage, or there is no such
+  run
 """
 _MARGIN_S = 5.0
 

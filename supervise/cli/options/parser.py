@@ -32,10 +32,10 @@ PROGRAM is executed directly.
 """
 
 _BRIEF = """\
-supervise run -n 4 train.py --lr 0.1          4 ranks of a Python file
-supervise run -n auto -m mypackage.train      a rank for each GPU, or for each CPU
-supervise run -n 8 --no-prefix -- ./worker    any program, its output without prefixes
-supervise run --file gang.toml                the roles of a file; a Procfile works, too
+supervise run -n 4 train.py --lr 0.1        4 ranks of a Python file
+supervise run -n auto -m mypackage.train    a rank for each GPU, or for each CPU
+supervise run -n 8 --no-prefix -- ./worker  any program; output without prefixes
+supervise run --file gang.toml              the roles of a file or Procfile
 
   -n N|auto|cpu|gpu        number of ranks (1)
   -m                       PROGRAM is a module, as in python -m
@@ -47,12 +47,12 @@ supervise run --file gang.toml                the roles of a file; a Procfile wo
   --timeout DUR            stop the run after this time, such as 90s, 5m or 2h
   --shutdown-timeout DUR   time from the first signal to SIGKILL (30)
   --log-dir DIR            parent of the run directory (the folder of your runs)
-  --no-prefix, --merge     lines without [ROLE RANK]:; both streams in one file, in order
+  --no-prefix, --merge     no prefix before lines; both streams in one file
   --stdin RANK|all|none    the rank that reads the stdin of supervise
-  --summary, --dry-run     a table of all ranks at the end; print the commands only
+  --summary, --dry-run     a table of ranks at the end; only print the commands
   -q, -v                   fewer or more messages
 
-Every option: supervise run --help. Exit code: that of the rank that failed first.
+Every option: supervise run --help. Exit code: that of the first failure.
 """
 
 _EPILOG = """\
