@@ -306,3 +306,14 @@ def test_the_ranks_of_several_hosts_are_known_by_their_global_ranks(supervise: C
     assert found["3"]["newest_lives"][0]["how"] == "exit code 7"
     assert "ranks:    4 on 2 hosts, supervised on host node7\n" in supervise.supervise("show", "ray_1").stdout
     assert set(json.loads(supervise.supervise("show", "--json", "ray_1").stdout)["ranks"]) == {"0", "1", "2", "3"}
+
+
+def test_nothing_of_a_printed_page_is_behind_a_scroll_bar(supervise: Command, tmp_path: Path):
+    """Paper does not scroll: whatever may scroll in a window is shown completely in print."""
+    assert supervise.run("--run-id", "job", "true").returncode == 0
+    page_of(supervise, "job", "--output", str(tmp_path / "page.html"))
+    screen, _, printed = (tmp_path / "page.html").read_text().partition("@media print")
+    scrolling = re.findall(r"^([^\n{@]+?) \{[^}]*overflow-x: auto", screen, re.MULTILINE)
+    assert set(scrolling) == {"pre", ".wide"}
+    for selector in scrolling:
+        assert re.search(rf"^  {re.escape(selector)} \{{[^}}]*overflow-x: visible", printed, re.MULTILINE), selector
