@@ -309,6 +309,18 @@ def test_what_keys_ask_for():
     assert view.key("q") == Quit()
 
 
+def test_a_signal_goes_to_the_rank_that_the_question_named():
+    """Even if another rank comes into the first row while the person types."""
+    view = view_of(reading(3))
+    view.key("s")
+    assert "Signal to rank 0" in shown(view)[-1]
+    view.update(reading(3, r2={"state": "failed"}))
+    assert "Signal to rank 0" in shown(view)[-1]
+    for key in "TERM":
+        view.key(key)
+    assert view.key("enter") == Request("signal", [0], "SIGTERM")
+
+
 def test_a_key_that_does_nothing_says_where_the_keys_are():
     """Until the next key."""
     view = view_of(reading(3))

@@ -193,6 +193,7 @@ class View:
         match key:
             case "s":
                 self.mode, self.typed, self.to_all = "signal", "", False
+                self.selected = rank  # the one that the question names, whichever comes into the first row
             case "t" | "T":
                 whose = "all ranks" if key == "t" else f"rank {rank}"
                 self.show_page("stacks", f"stacks of {whose}", ["waiting for the stacks ..."])
