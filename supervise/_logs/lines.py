@@ -15,7 +15,7 @@ A line ends with ``\n``. Its bytes pass unchanged in any encoding, with these ex
 - On a console, a program may move the cursor up again: nested progress bars. Rows that it can reach stay unfinished,
   and are shown as lines once the cursor has left them for good; a row that was cleared is not shown. Rows above the
   highest one that the cursor has reached so far wait `SETTLE_NS`, because a further bar may be added. Without updates,
-  the newline of a rewritten line also waits for such a movement.
+  the newline of a rewritten line also waits for such a movement. Nothing waits longer than ``SETTLE_NS[True]``.
 - A filter gets each raw line with its newline. Of a line longer than the limit, the filter gets the first bytes up to
   the limit. Its answer then holds for the whole line.
 """
@@ -98,6 +98,7 @@ class LineStream:
         self._begin_line()
         self._waiting = b""  # bytes after a line that a movement of the cursor may still rewrite, or a torn sequence
         self._settle_ns: int | None = None
+        self._waits_since_ns: int | None = None
         self._hidden = False  # whether the program has hidden the cursor
         self._leave_rows()
 
@@ -267,13 +268,23 @@ class LineStream:
             out.append(self._pass(text[:kept], now_ns))
             self._waiting = text[kept:]
         self._waiting += data[end:]
-        if (self._waiting or self._has_excess()) and now_ns is not None:
-            self._settle_ns = now_ns + SETTLE_NS[self._hidden]
+        self._set_deadline(now_ns)
         return b"".join(out)
+
+    def _set_deadline(self, now_ns: int | None) -> None:
+        """Limit the wait for a movement of the cursor, if something waits."""
+        if now_ns is None or not (self._waiting or self._has_excess()):
+            self._waits_since_ns = None
+            return
+        if self._waits_since_ns is None:
+            self._waits_since_ns = now_ns
+        self._settle_ns = min(now_ns + SETTLE_NS[self._hidden], self._waits_since_ns + SETTLE_NS[True])
 
     def _begin_of_waiting(self, text: bytes) -> int:
         """Return where the last lines begin that a movement of the cursor may still reach."""
         begin, end = len(text), text.rfind(b"\n")
+        if text[end + 1 :].rstrip(b"\r").count(b"\r") > 1:  # the last row is rewritten, so it is the only bar
+            return begin
         for _ in range(_MOST_ROWS):
             if end < 0 or len(text) - end > _MOST_WAITING:
                 break
@@ -288,7 +299,7 @@ class LineStream:
 
     def _settle(self, out: list[bytes], now_ns: int | None) -> None:
         """Process the waiting bytes and pass on what is above the rows, because no movement of the cursor followed."""
-        waiting, self._waiting, self._settle_ns = self._waiting, b"", None
+        waiting, self._waiting, self._settle_ns, self._waits_since_ns = self._waiting, b"", None, None
         if self._depth:
             self._write(waiting, out, now_ns)
         elif waiting:

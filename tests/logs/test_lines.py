@@ -198,6 +198,29 @@ def test_the_last_line_of_a_bar_waits_only_shortly_for_a_movement():
     assert lines.feed(b"\r100%\ntext\n", 6) == b"p100%\nptext\n"
 
 
+@pytest.mark.parametrize("rows", [b"\x1b[?25l", b"\x1b[?25l\ra\n\rb" + UP + b"\ra 2\n\rb 2\n"])
+def test_lines_below_a_hidden_cursor_wait_no_longer_than_a_second_in_all(rows):
+    """However short the time between them is: a program may leave the cursor hidden for good."""
+    lines, second_ns, shown = in_pipe(), SETTLE_NS[True], b""
+    lines.feed(rows, 0)
+    lines.update(second_ns)
+    for half in range(2, 12):
+        now_ns = half * second_ns // 2
+        shown += lines.feed(b"%d\n" % half, now_ns)
+        while lines.due_ns is not None and lines.due_ns < now_ns + second_ns // 2:
+            shown += lines.update(lines.due_ns)
+        assert b"p%d\n" % (half - 3) in b"p-1\np0\np1\n" + shown
+
+
+def test_a_bar_below_a_message_is_live_at_its_second_update():
+    """It is no row of nested bars, whose cursor moves up after each update."""
+    lines = in_pipe()
+    assert lines.feed(b"\x1b[?25l\rbar 1", 0) == b""
+    assert lines.feed(b"\rmessage\n\rbar 2", 1) == b""
+    assert lines.feed(b"\rbar 3", 2) == b"pmessage\n"
+    assert lines.unfinished_rows == [b"bar 3"]
+
+
 def test_unfinished_rows_are_those_of_all_bars():
     lines = in_pipe()
     lines.feed(b"\ra 1\n\rb 1\n\rc 1" + UP * 2 + b"\ra 2" + b"\x1b[1B\x1b[2K\x1b[1A")
