@@ -88,6 +88,25 @@ print(*sorted(list(argv)[-1] for argv in seen))
     assert (done.stdout, done.stderr) == ("one two\n", "")
 
 
+def test_the_reason_of_an_audit_hook_that_forbids_a_start_is_kept():
+    """Its error has no errno, unlike those of the kernel."""
+    code = """
+import sys
+from supervise import Supervisor, Start
+def forbid(event, args):
+    if event == "os.posix_spawn":
+        raise PermissionError("policy forbids programs")
+sys.addaudithook(forbid)
+with Supervisor.start(name="g", entrypoint="true", args={0: ()}) as gang:
+    try:
+        gang.ask(Start())
+    except Exception as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.stdout == "rank 0 did not start: PermissionError: policy forbids programs\n"
+
+
 @pytest.mark.parametrize("way", ["posix_spawn", "Popen", "fork_exec"])
 @pytest.mark.parametrize("cwd", [None, "/"])
 def test_a_start_goes_through_a_replacement(way: str, cwd: "str | None", tmp_path: Path):

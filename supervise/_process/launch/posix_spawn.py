@@ -119,7 +119,8 @@ def spawn(
             check_folder(cwd)
         if error.errno == errno.EAGAIN:  # no process is available, for any program
             raise OSError(error.errno, error.strerror) from None
-        error.filename = program  # the caller's name, not the path in PATH
+        if error.errno is not None:  # None: an audit hook has raised the error
+            error.filename = program  # the caller's name, not the path in PATH
         raise
     return pid, UNARMED
 
