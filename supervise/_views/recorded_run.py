@@ -15,6 +15,7 @@ from supervise._files import closing, open_regular, read_regular
 from supervise._printable import one_line
 from supervise._process.containment.procfs import look, started
 from supervise._story.wording import counted
+from supervise._views.run_state import parsed_time
 from supervise._views.samples import SAMPLES, STREAMS
 
 if TYPE_CHECKING:
@@ -203,14 +204,14 @@ class RecordedRun:
     @property
     def started(self) -> datetime | None:
         """When the run was started."""
-        return _time(self.info.get("started"))
+        return parsed_time(self.info.get("started"))
 
     @property
     def duration(self) -> timedelta | None:
         """How long it ran, or has run; None if the end is not known."""
         from datetime import UTC, datetime, timedelta
 
-        end = datetime.now(UTC) if self.state == "running" else _time(self.result.get("timestamp"))
+        end = datetime.now(UTC) if self.state == "running" else parsed_time(self.result.get("timestamp"))
         return None if end is None or self.started is None else max(end - self.started, timedelta())
 
     @property
@@ -306,16 +307,6 @@ def titles_of(roles: Sequence[tuple[str, int]]) -> list[str]:
     """Return role and role rank of each rank, such as ``web 1``, of a gang with several roles; otherwise no titles."""
     each = (f"{one_line(role)} {number}" for role, count in roles for number in range(count))
     return list(islice(each, _MOST_TITLES)) if len(roles) > 1 else []
-
-
-def _time(text: object) -> datetime | None:
-    from datetime import datetime  # lazy: a live run does not need it
-
-    try:
-        found = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return found if found.tzinfo is not None else None
 
 
 def runs_in(folder: str, at: int) -> list[RecordedRun]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
 Ending = Literal["running", "succeeded", "failed", "stopped", "unknown"]
 """How a life ended. ``stopped``: by supervise. ``unknown``: supervise was killed before the life ended."""
@@ -98,8 +99,11 @@ def checked(event: Mapping[str, Any], at_s: float | None = None) -> Occurrence |
     try:
         name = event["event"].removeprefix("supervise.")
         if at_s is None:
-            at_s = _seconds(event["timestamp"])
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            at = parsed_time(event["timestamp"])
+            if at is None:
+                return None
+            at_s = at.timestamp()
+    except (AttributeError, KeyError):
         return None
     rank = event.get("rank" if "host" in event else "local_rank")
     is_valid = name not in _OF_A_LIFE if rank is None else is_a(int, rank) and rank >= 0
@@ -108,11 +112,17 @@ def checked(event: Mapping[str, Any], at_s: float | None = None) -> Occurrence |
     return Occurrence(name, at_s, rank, fields) if is_valid and fields.keys() >= _NEEDS.get(name, set()) else None
 
 
-def _seconds(timestamp: str) -> float:
-    from datetime import UTC, datetime  # lazy: a live run does not need it
+def parsed_time(text: object) -> datetime | None:
+    """Return the time of a text in ISO format, in UTC if the text has no zone; None if there is none in every zone."""
+    from datetime import MAXYEAR, MINYEAR, UTC, datetime  # lazy: a live run does not need it
 
-    at = datetime.fromisoformat(timestamp)
-    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    if not MINYEAR < found.year < MAXYEAR:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def is_a(kind: type | list[type], value: Any) -> bool:

@@ -156,6 +156,31 @@ def test_t9_a_text_that_the_locale_lacks_is_shown_by_every_command(supervise: Co
         assert words[0] != "ls" or ("plain_" in out and "job_" in out) or "no runs" in out
 
 
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026", 5, ["x"], None])
+def test_t9_a_time_at_the_end_of_the_calendar_hides_no_other_run(
+    supervise: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], time: object
+):
+    """Such a time has no counterpart in another time zone."""
+    runs = supervise.tmp_path / "runs"
+    monkeypatch.setenv("SUPERVISE_RUNS_DIR", str(runs))
+    for name in ("plain", "job"):
+        (runs / f"{name}_1").mkdir(parents=True)
+        info = {"program": ["true"], "world_size": 1, "started": time if name == "job" else "2026-01-01T00:00:00+00:00"}
+        (runs / f"{name}_1" / "run.json").write_text(json.dumps(info))
+    event = {"event": "supervise.gang.stopping", "reason": "close", "timestamp": time, "monotonic_ns": 1}
+    (runs / "job_1" / "events.jsonl").write_text(f"{json.dumps(event)}\n")
+    for words in (
+        ("ls",),
+        ("ls", "--json"),
+        ("show", "job"),
+        ("report", "job", "--output", "-"),
+        ("clean", "--dry-run"),
+    ):
+        main([*words, *(["--older-than", "1d"] if words[0] == "clean" else [])])
+    out = capsys.readouterr().out
+    assert out.count("plain_1") > 2
+
+
 @pytest.mark.parametrize("name", ["a\nb\x1b[31mc", "\udcff\udcfe", "n" * 250, "é" * 120, "-"])
 def test_t9_the_default_run_id_is_a_plain_short_name(supervise: Command, name: str):
     """Whatever the name of the program is; it runs."""

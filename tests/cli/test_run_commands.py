@@ -141,7 +141,8 @@ def test_after_a_kill_of_supervise_in_a_flood_the_files_tell_the_story(supervise
     assert told(supervise, "ls").splitlines()[1].split()[1] == "killed"
     shown = told(supervise, "show", "job")
     assert re.search(
-        r"^supervise ended after \S+ without a result: it was killed, or its disk was full\. The ranks were then:$",
+        r"^supervise ended after \d{4}-\d\d-\d\d \d\d:\d\d:\d\d without a result:"
+        r" it was killed, or its disk was full\. The ranks were then:$",
         shown,
         re.MULTILINE,
     )

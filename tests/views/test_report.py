@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from supervise._views.report import page as report_page
 from supervise._views.report.page import _LEGEND
 from tests.cli.command import Command
 from tests.patience import PATIENCE_S
@@ -317,3 +318,14 @@ def test_nothing_of_a_printed_page_is_behind_a_scroll_bar(supervise: Command, tm
     assert set(scrolling) == {"pre", ".wide"}
     for selector in scrolling:
         assert re.search(rf"^  {re.escape(selector)} \{{[^}}]*overflow-x: visible", printed, re.MULTILINE), selector
+
+
+def test_no_two_marks_of_the_legend_look_the_same():
+    """A mark has the declarations of its element, and those of its classes."""
+    style = (Path(report_page.__file__).parent / "page.css").read_text()
+    looks = {}
+    for kind, _, shape in _LEGEND:
+        rules = [rf"svg \.{kind.replace(' ', '.')}", *([r"svg \.mark"] if kind.startswith("mark ") else [])]
+        found = tuple(found for rule in rules for found in re.findall(rf"{rule}(?:, [^{{]*)? \{{([^}}]*)\}}", style))
+        looks.setdefault((shape.format(""), found), []).append(kind)
+    assert [kinds for kinds in looks.values() if len(kinds) > 1] == []

@@ -13,7 +13,7 @@ from supervise.cli.commands.runs import (
     program_of,
     recorded_runs,
     shown_duration,
-    shown_start,
+    shown_time,
     terminal_columns,
 )
 from supervise.cli.run.console import Console
@@ -83,7 +83,7 @@ def _row(run: RecordedRun, *, brief: bool) -> tuple[str, ...]:
         one_line(run.name),
         one_line(run.state) if brief else run.shown_state,
         "-" if code is None else one_line(str(code)),
-        shown_start(run),
+        shown_time(run.started),
         shown_duration(run.duration),
         one_line(str(run.info.get("world_size"))),
         f"{program_of(run)}{f' ({run.counts})' if run.counts else ''}",

@@ -17,7 +17,7 @@ from supervise.cli.runs_folder import open_runs_dir, runs_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
 
 # The search for the run that a word on the command line names
@@ -284,9 +284,9 @@ def add_ranks(made: RunParser, what: str) -> None:
     made.add_argument("--rank", metavar="R", action="append", default=[], help="the same as an option")
 
 
-def shown_start(run: RecordedRun) -> str:
-    """Format the time of the start of a run in the zone of this machine; ``-`` if it is not known."""
-    return "-" if run.started is None else run.started.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+def shown_time(at: datetime | None) -> str:
+    """Format a time in the zone of this machine; ``-`` if it is not known."""
+    return "-" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def shown_duration(duration: timedelta | None) -> str:

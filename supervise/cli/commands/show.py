@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._printable import one_line, printable
 from supervise._story.wording import at_step, exit_of, failed_or_ended, spans
-from supervise._views.run_state import Occurrence, RankLives, RunState
-from supervise.cli.commands.runs import RunParser, as_object, program_of, shown_duration, shown_start
+from supervise._views.run_state import Occurrence, RankLives, RunState, parsed_time
+from supervise.cli.commands.runs import RunParser, as_object, program_of, shown_duration, shown_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -114,7 +114,7 @@ def _head(run: RecordedRun) -> list[str]:
         f"{one_line(run.name)}: {run.shown_state}",
         f"  program:  {program_of(run)}",
         f"  ranks:    {count} on {run.place}",
-        f"  started:  {shown_start(run)}, ran {shown_duration(run.duration)}",
+        f"  started:  {shown_time(run.started)}, ran {shown_duration(run.duration)}",
         f"  logs:     {one_line(run.path)}",
     ]
 
@@ -132,7 +132,8 @@ def _end(run: RecordedRun, story: _Story) -> list[str]:
     if run.result:
         told = report if isinstance(report, list) else []
         return ["", *map(str, told)] if told else [f"  exit:     {one_line(str(run.result.get('exit_code')))}"]
-    at = f" after {one_line(story.run.last)}" if story.run.last else ""
+    last = parsed_time(story.run.last)
+    at = "" if last is None else f" after {shown_time(last)}"
     head = [""]
     if run.state == "unknown":
         head += [f"supervise may still run on host {one_line(str(run.info.get('host_name')))}. The last that is known:"]
