@@ -172,12 +172,11 @@ def _takes_a_line(stream: Any) -> bool:
     """Return whether a write to `stream` will not block, as far as the kernel can tell."""
     if stream is None:
         return False
-    try:
-        fd = stream.fileno()
-    except (AttributeError, OSError, ValueError):  # no descriptor: a notebook's stream, for example
-        return True
     poll = select.poll()
-    poll.register(fd, select.POLLOUT)
+    try:
+        poll.register(stream.fileno(), select.POLLOUT)
+    except Exception:  # no descriptor: a notebook's stream, for example
+        return True
     return any(flags & select.POLLOUT for _, flags in poll.poll(0))
 
 

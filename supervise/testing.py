@@ -405,6 +405,8 @@ class Recorder:
 
 
 class _Ear(pykka.ThreadingActor):
+    ends_with_its_thread = True  # see `LoopActor`
+
     def __init__(self, kept: Collected[Any]) -> None:
         super().__init__()
         self._kept = kept

@@ -65,13 +65,17 @@ def requested_ranks(ranks: Any, gang: Gang, name: str) -> frozenset[int]:
     return wanted
 
 
-def stray(message: object) -> SpecError:
-    """Return the error for a message that no Supervisor accepts. An ask raises the error; a tell logs it."""
+def stray(message: object, more: str) -> SpecError:
+    """Return the error for a message that a Supervisor does not accept. An ask raises the error; a tell logs it.
+
+    Args:
+        message: The message.
+        more: The messages that it accepts in addition to those of every gang, with commas.
+    """
     if isinstance(message, type):
         return SpecError(f"the message is the class {message.__name__}; send an instance: {message.__name__}(...)")
     accepted = (
-        "Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), RestartRanks(...), TerminateRanks(...),"
-        " Reload(...), Stacks(...), Subscribe(...) or Unsubscribe(...)"
+        f"Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), {more}Subscribe(...) or Unsubscribe(...)"
     )
     return SpecError(f"a Supervisor does not accept {repr_of(message)}; send it {accepted}")
 
@@ -83,6 +87,8 @@ class GangShell(SupervisorShell["RunProcsResult"]):
     """The actor of a gang: the messages that a gang on one host and a gang over several hosts accept alike."""
 
     _mistakes = (SuperviseError, OSError, TypeError, ValueError, AttributeError)
+    _more_messages = ""
+    """The messages that not every gang accepts, for the error about another one."""
 
     def __init__(self, name: str, *, own_thread: bool = True) -> None:
         """Prepare an actor without subscribers."""
@@ -139,4 +145,4 @@ class GangShell(SupervisorShell["RunProcsResult"]):
                 return self._refuse(message)
 
     def _refuse(self, message: Any) -> None:
-        raise stray(message)
+        raise stray(message, self._more_messages)

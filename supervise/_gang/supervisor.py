@@ -106,6 +106,7 @@ class Supervisor(GangShell):
     """
 
     _ref_class = SupervisorRef
+    _more_messages = "RestartRanks(...), TerminateRanks(...), Reload(...), Stacks(...), "
 
     def __init__(
         self,

@@ -300,6 +300,7 @@ class _Observer(pykka.ThreadingActor):
     """Receiver of the lifecycle messages of the host's gang."""
 
     use_daemon_thread = True
+    ends_with_its_thread = True  # see `LoopActor`
 
     def __init__(self, host: Host, gang: pykka.ActorRef[Supervisor]) -> None:
         super().__init__()

@@ -178,7 +178,8 @@ class HostLink:
     def begin(self) -> None:
         """Renew the lease from now on, and read the news."""
         if self._host.address.keeper_port:
-            self._notice = DeathNotice(self._loop, self._host.address, self._died)
+            with contextlib.suppress(OSError):  # such as EMFILE
+                self._notice = DeathNotice(self._loop, self._host.address, self._died)
         self._renew()
         self._poll()
 

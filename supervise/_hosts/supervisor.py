@@ -78,7 +78,7 @@ class StreamsShown:
 
 def _to_stream(name: str, data: bytes) -> None:
     stream: Any = getattr(sys, name)
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or no reader: the logs have it
+    with contextlib.suppress(Exception):  # closed, no reader, or an odd stream of the application: the logs have it
         if hasattr(stream, "buffer"):
             stream.flush()
             stream.buffer.write(data)
@@ -561,7 +561,9 @@ class HostsSupervisor(GangShell):
         self._links, self._addresses, self._logs = [], [], {}
         sends_events = self._events.listens()
         orders = self._plan.orders(epoch, entrypoint=self._travels, sends_events=sends_events)
-        self._engine.place(orders, lambda hosts, error: self.loop.post(self._placed, epoch, hosts, error))
+        self._engine.place(
+            orders, lambda hosts, error: self.loop.post(self._guarded, self._placed, epoch, hosts, error)
+        )
 
     def _placed(self, epoch: int, hosts: list[EngineHost] | None, error: BaseException | None) -> None:
         if epoch != self._gang.epoch or self._gang.phase != "placing":
@@ -578,8 +580,8 @@ class HostsSupervisor(GangShell):
                 epoch=epoch,
                 number=number,
                 lease_s=self._plan.lease_s,
-                step=self._host_step,
-                receive=self._receive,
+                step=partial(self._guarded, self._host_step),
+                receive=partial(self._guarded, self._receive),
             )
             for number, host in enumerate(hosts)
         ]

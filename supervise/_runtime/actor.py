@@ -154,7 +154,10 @@ class LoopActor(pykka.Actor):
     """
 
     ends_with_its_thread = True
-    """Whether the actor is dead in a forked child, which lacks the actor's thread."""
+    """Whether a forked child, which lacks the actor's thread, removes the actor from pykka's registry.
+
+    Otherwise `pykka.ActorRegistry.stop_all` would wait there for the actor forever.
+    """
 
     actor_ref: Any = None
     """The reference to this actor: an attribute, where pykka has a property."""

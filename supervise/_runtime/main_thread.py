@@ -59,6 +59,8 @@ _displaced = -1
 """The descriptor to which the interpreter wrote signal numbers before this module set its own."""
 _ends: tuple[int, int] | None = None
 """The pipe of the process. It is made at the first wait and never closed, because a thread may call `ring` late."""
+_inode = 0
+"""The number of the pipe's inode, which both ends have."""
 waits = Marked()
 """Mark of the functions that wait with a `MainBell`.
 
@@ -150,15 +152,27 @@ def _write(fd: int, rings: bytes) -> None:
 
 
 def _have_pipe() -> bool:
-    global _ends  # noqa: PLW0603 - the process has one pipe
-    if _ends is None:
+    global _ends, _inode  # noqa: PLW0603 - the process has one pipe
+    if _ends is None or not _is_open(_ends):
         try:
             if not _is_allowed():
                 return False
             _ends = _pipe()
+            _inode = os.fstat(_ends[0]).st_ino
         except OSError:  # no descriptor is left: the wait does not end at signals
             return False
     return True
+
+
+def _is_open(ends: tuple[int, int]) -> bool:
+    """Return whether the application has not closed the pipe, as a daemon closes all descriptors.
+
+    If it has, the numbers may be those of its own files now.
+    """
+    try:
+        return os.fstat(ends[0]).st_ino == os.fstat(ends[1]).st_ino == _inode
+    except OSError:
+        return False
 
 
 def _is_allowed() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pykka
@@ -143,8 +144,8 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
         return inbox
 
     def _start_actor_loop(self) -> None:
-        if (gangs := sys.modules.get("supervise._gang.later_modules")) is not None:
-            gangs.load_all()  # a child may be a gang, which the tree's thread starts
+        if "supervise._gang.later_modules" in sys.modules:  # a child may be a gang, which the tree's thread starts
+            import_module("supervise._gang.later_modules").load_all()
         super()._start_actor_loop()
 
     def _acquire(self) -> None:

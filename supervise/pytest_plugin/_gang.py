@@ -127,6 +127,7 @@ class _Listener(pykka.ThreadingActor):
     """Receives the ends of ranks from the Supervisor; wakes the host and the ranks, which may wait for a value."""
 
     use_daemon_thread = True
+    ends_with_its_thread = True  # see `LoopActor`
 
     def __init__(self, folder: Folder, exits: dict[int, WorkerExited], world_size: int) -> None:
         super().__init__()

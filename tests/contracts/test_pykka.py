@@ -1,5 +1,6 @@
 """The hooks of pykka that the runtime stands on. Where one of these breaks, a new pykka has changed under us."""
 
+import importlib
 import inspect
 import queue
 import threading
@@ -353,6 +354,18 @@ def test_an_actor_may_answer_later_and_with_a_future_of_another(echo):
     assert deferred.get(timeout=PATIENCE_S) == 5
     mapped = echo.ask(lambda actor: actor.actor_ref.ask(6, block=False).map(str), timeout=PATIENCE_S)
     assert mapped == "6"
+
+
+def test_k7_no_actor_of_supervise_is_left_in_a_forked_child_s_registry():
+    """It has no thread there, so `stop_all` would wait for it forever."""
+    for name in ("_gang.supervisor", "_gang.tail", "_hosts.host", "_tree.supervisor", "pytest_plugin._gang", "testing"):
+        importlib.import_module(f"supervise.{name}")
+    found, left = [pykka.Actor], set()
+    while found:
+        found += (actor := found.pop()).__subclasses__()
+        if actor.__module__.startswith("supervise.") and not getattr(actor, "ends_with_its_thread", False):
+            left.add(actor)
+    assert not left
 
 
 def test_stop_all_ends_them(loop, told):

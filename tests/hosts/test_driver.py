@@ -1,5 +1,7 @@
 """The driver of a gang over several hosts, with simulated hosts: its messages, its settings, and its result."""
 
+import errno
+import os
 import queue
 import re
 import socket
@@ -22,6 +24,7 @@ from supervise import (
     Pids,
     Poll,
     RestartPolicy,
+    RestartRanks,
     Signal,
     SpawnError,
     SpecError,
@@ -229,6 +232,41 @@ def test_a_driver_that_raises_without_a_text_replies_with_a_crash(make: Any, mon
     gang.tell(Status())
     with pytest.raises(SupervisorCrashed, match=r"the driver raised <Unspeakable: repr\(\) failed>"):
         waiting.get(timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("what", ["output", "hosts", "news"])
+def test_k3_whatever_raises_on_the_driver_s_loop_is_a_crash_and_no_hang(make: Any, engine: SimulatedEngine, what: str):
+    shown = Shown()
+    shown.out = cast("Any", None) if what == "output" else []
+    gang = make(shown)
+    waiting = gang.ask(Wait(), block=False)
+    if what == "hosts":
+        engine.place = lambda orders, done: done([None for _ in orders], None)  # type: ignore[method-assign]
+        gang.tell(Start())
+    else:
+        gang.ask(Start(), timeout=PATIENCE_S)
+        engine.hosts[0].tell(("stdout", b"hi\n"), ("exited", None))
+    with pytest.raises(SupervisorCrashed, match=r"the driver raised AttributeError"):
+        waiting.get(timeout=PATIENCE_S)
+    gang.stop(timeout=PATIENCE_S)
+
+
+def test_without_a_descriptor_for_the_keeper_the_gang_starts(
+    make: Any, engine: SimulatedEngine, monkeypatch: pytest.MonkeyPatch
+):
+    """Its word about a dead host would only be faster than the end of the lease."""
+
+    def refused(*_: Any) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    engine.keeper_port = 1
+    monkeypatch.setattr(socket, "socket", refused)
+    assert make().ask(Start(), timeout=PATIENCE_S) == {0: 10, 1: 11, 2: 10, 3: 11}
+
+
+def test_a_message_about_single_ranks_is_refused_and_not_recommended(make: Any):
+    with pytest.raises(SpecError, match=r"does not accept RestartRanks\(.*; send it Start.*Signal\(...\), Subscribe"):
+        make().ask(RestartRanks(ranks=frozenset({0})), timeout=PATIENCE_S)
 
 
 def test_ranks_get_the_variables_of_torchrun_and_the_epoch(make: Any, engine: SimulatedEngine):

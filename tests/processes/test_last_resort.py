@@ -83,6 +83,16 @@ def test_who_has_configured_anything_is_not_told_again(tmp_path: Path, name: str
     assert output_of(tmp_path, CONFIGURED[name], SHELL) == ""
 
 
+@pytest.mark.parametrize("fileno", ["None", "-1", "int('none')", "NotImplemented()"])
+def test_a_stream_of_the_application_that_has_no_descriptor_gets_the_line(tmp_path: Path, fileno: str):
+    """However it says that it has none."""
+    methods = (
+        f"{{'write': lambda _, text: real.write(text), 'flush': lambda _: real.flush(), 'fileno': lambda _: {fileno}}}"
+    )
+    [line] = output_of(tmp_path, "real = sys.stderr", f"sys.stderr = type('Odd', (), {methods})()", SHELL).splitlines()
+    assert line.startswith("supervise: train failed: rank 0")
+
+
 def test_who_listens_or_gets_an_exception_or_has_no_failure_is_told_nothing_more(tmp_path: Path):
     """A sink of events, `spawn`, a success, a close; and of restarts only the last failure is told."""
     assert not output_of(

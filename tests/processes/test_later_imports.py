@@ -260,3 +260,49 @@ def test_k8_locks_that_a_thread_of_a_gang_may_hold_at_a_fork_are_new_in_the_chil
     (tmp_path / "program.py").write_text(LOCKED.format(root=ROOT, method=method))
     done = subprocess.run([sys.executable, str(tmp_path / "program.py")], check=False, timeout=PATIENCE_S)
     assert done.returncode == 0
+
+
+HALF = """
+import os, sys, types
+sys.path.insert(0, {root!r})
+os.environ["TORCHELASTIC_ERROR_FILE"] = "error.json"
+import supervise, supervise.recording, supervise._process.launch.fork_server
+
+def value():
+    return 1
+
+def record():
+    try:
+        supervise.recording.record(lambda: 1 / 0)()
+    except ZeroDivisionError as error:
+        os.remove("error.json")
+        supervise.recording.record_uncaught(error, 1)
+
+def fork():
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+
+if __name__ == "__main__":
+    sys.modules[{name!r}] = types.ModuleType({name!r})
+    {act}
+"""
+"""A program in which another thread is importing a module: the module is there, and still empty."""
+
+
+@pytest.mark.parametrize(
+    ("name", "act"),
+    [
+        ("subprocess", "assert supervise.run('true', n=1) == [None]"),
+        ("multiprocessing.resource_tracker", "fork()"),
+        ("multiprocessing.forkserver", "fork()"),
+        ("supervise.errors", "record()"),
+        ("supervise.notifying", "assert supervise.run(value, n=1, start_method='fork') == [1]"),
+    ],
+)
+def test_k8_a_module_that_another_thread_is_importing_is_not_used(tmp_path, name, act):
+    """It is one that supervise does not import itself, so its absence means that nothing has to be done about it."""
+    (tmp_path / "program.py").write_text(HALF.format(root=ROOT, name=name, act=act))
+    command = [sys.executable, "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

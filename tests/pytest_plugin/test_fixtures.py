@@ -11,7 +11,7 @@ pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # a corpus has many gangs
 
 TESTS = """
     import logging, os, pathlib, threading
-    import pytest
+    import pykka, pytest
 
     NOTES = pathlib.Path(__file__).with_name("notes")
 
@@ -73,6 +73,10 @@ TESTS = """
             print("passed on")
 
     @pytest.mark.ranks(2)
+    def test_actors():
+        assert pykka.ActorRegistry.stop_all() == []
+
+    @pytest.mark.ranks(2)
     def test_log(rank):
         logging.getLogger().warning("from %d", rank)
 
@@ -120,7 +124,7 @@ def fixtures(folder) -> Run:
 
 @pytest.mark.parametrize(
     "name",
-    ["test_scopes", "test_without_ranks", "test_places", "test_capsys", "test_capfd", "test_log"],
+    ["test_scopes", "test_without_ranks", "test_places", "test_capsys", "test_capfd", "test_actors", "test_log"],
 )
 def test_fixtures_work_in_each_rank(fixtures, name):
     """The assertions are in the test of the corpus."""

@@ -284,6 +284,35 @@ def test_it_does_not_stand_in_for_a_closed_stdin():
     assert done.stdout.split() == ["True", "False", "False", "False"]
 
 
+CLOSES_ALL = """
+import os, signal, sys, threading
+from supervise._runtime.future import Reply
+signal.signal(signal.SIGUSR1, lambda *_: print("handled"))
+def wait():
+    reply = Reply()
+    def act():
+        os.kill(os.getpid(), signal.SIGUSR1)
+        reply.set(7)
+    threading.Timer(0.01, act).start()
+    print(reply.get(timeout=30))
+wait()
+os.closerange(3, 256)
+own = [os.memfd_create("file") for _ in range(int(sys.argv[1]))]
+for each in own:
+    os.set_blocking(each, False)
+wait()
+print(*filter(None, (os.pread(each, 100, 0) for each in own)))
+"""
+
+
+@pytest.mark.parametrize("reused", [0, 100])
+def test_a_wait_works_and_writes_nowhere_else_after_the_application_has_closed_all_descriptors(reused):
+    """As one does that becomes a daemon. By then, the numbers may be those of files of the application."""
+    command = [sys.executable, "-c", CLOSES_ALL, str(reused)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert sorted(done.stdout.split()) == ["7", "7", "handled", "handled"], done
+
+
 def test_without_a_descriptor_a_wait_is_ended_by_rings_alone(monkeypatch):
     """It works on, and does not raise."""
 

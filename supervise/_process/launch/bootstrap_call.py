@@ -73,8 +73,9 @@ def call(settings: Settings) -> None:
     try:
         (_call if settings.plain is None else _call_plainly)(settings)
     finally:
-        if (notifying := sys.modules.get("supervise.notifying")) is not None:  # a fork may call no exit functions
-            notifying.send_unsent()
+        send = getattr(sys.modules.get("supervise.notifying"), "send_unsent", None)
+        if send is not None:  # a fork may call no exit functions
+            send()
 
 
 def _call(settings: Settings) -> None:

@@ -257,12 +257,14 @@ class ServerStatus(OwnedFd):
 def _forget_in_child() -> None:
     """Replace multiprocessing's locks in a forked child, because a thread of a gang may hold them at the fork.
 
-    The child also starts a fork server of its own, because that of its parent does not report to it.
+    The child also starts a fork server of its own, because that of its parent does not report to it. A module that
+    another thread was importing at the fork has neither.
     """
-    if (tracker := sys.modules.get("multiprocessing.resource_tracker")) is not None:
-        tracker._resource_tracker._lock = threading.RLock()  # noqa: SLF001
-    if (module := sys.modules.get("multiprocessing.forkserver")) is not None:
-        server: Any = module._forkserver  # noqa: SLF001
+    tracker: Any = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
+    if tracker is not None:
+        tracker._lock = threading.RLock()  # noqa: SLF001
+    server: Any = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
+    if server is not None:
         preload, alive = server._preload_modules, server._forkserver_alive_fd  # noqa: SLF001
         server.__init__()
         server._preload_modules = preload  # noqa: SLF001

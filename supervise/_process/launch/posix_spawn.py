@@ -141,8 +141,9 @@ def _replaced() -> Literal["subprocess", "posix_spawn", ""]:
     Debuggers and tracers replace them, to follow the started programs, so a start must go through the replacement.
     """
     subprocess = sys.modules.get("subprocess")
-    if subprocess is not None:
-        popen, forks = subprocess.Popen, getattr(subprocess, "_fork_exec", sys.modules["_posixsubprocess"].fork_exec)
+    popen = getattr(subprocess, "Popen", None)  # missing while another thread is importing the module
+    if popen is not None:
+        forks = getattr(subprocess, "_fork_exec", sys.modules["_posixsubprocess"].fork_exec)
         if type(forks) is not _BUILTIN or popen.__module__.partition(".")[0] not in ("subprocess", "gevent"):
             return "subprocess"
     return "posix_spawn" if type(os.posix_spawn) is not _BUILTIN else ""
