@@ -55,7 +55,7 @@ def test_s13_sigkill_leaves_no_shared_memory(tmp_path, how, trackers_have_time):
 
 
 @pytest.mark.parametrize("sig", [signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM])
-def test_s13_another_signal_of_a_stop_leaves_no_shared_memory(tmp_path, sig):
+def test_s13_another_signal_of_a_stop_leaves_no_shared_memory(tmp_path, sig, trackers_have_time):
     """Such as SIGHUP of a terminal that closes. The signal reaches the workers of the rank, but not its tracker."""
     heeds = WITH_WORKERS.replace("signal.signal(signal.SIGTERM, signal.SIG_IGN)", "")
     with faulty(tmp_path, "binary", [heeds]) as gang:

@@ -293,8 +293,10 @@ def wait():
     def act():
         os.kill(os.getpid(), signal.SIGUSR1)
         reply.set(7)
-    threading.Timer(0.01, act).start()
+    timer = threading.Timer(0.01, act)
+    timer.start()
     print(reply.get(timeout=30))
+    timer.join()  # it may still write a byte that ends the wait
 wait()
 os.closerange(3, 256)
 own = [os.memfd_create("file") for _ in range(int(sys.argv[1]))]
