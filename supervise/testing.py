@@ -159,7 +159,7 @@ class FakeProcess:
 
     give_up = reap
 
-    def signal_group(self, sig: signal.Signals) -> bool:
+    def signal_group(self, sig: signal.Signals, *, since_s: float | None = None) -> bool:  # noqa: ARG002 - a fake
         """Record the signal, and end the process and its group if the signal is fatal."""
         if sig not in self.ignored and sig not in _SURVIVED:
             self._group_left = False

@@ -27,6 +27,8 @@ class Deliver(NamedTuple):
     """Whether the signal goes to the whole group."""
     wake: bool = False
     """Whether to send SIGCONT to the group after `sig`. A suspended process handles a signal only after SIGCONT."""
+    since_s: float | None = None
+    """Monotonic time of the request, so that one scan of the processes serves all ranks of a stop."""
 
 
 class Release(Bare):

@@ -594,8 +594,9 @@ class GangRunner:
         elif stops:
             alone = ranks & self._mixed & self.gang.running
             self._groups_spared.update(dict.fromkeys(alone, sig))
+        since_s = time.monotonic()
         for some, whole in ((ranks - alone, True), (alone, False)):
-            self.ranks.tell(some, orders.Deliver(sig=sig, group=whole, wake=stops and sig != signal.SIGKILL))
+            self.ranks.tell(some, orders.Deliver(sig, whole, stops and sig != signal.SIGKILL, since_s))
         if self.events.listens("info"):
             for rank in sorted(ranks):
                 why = reason or batches.reason_of_signal(self.gang, rank)

@@ -143,7 +143,7 @@ class Worker(LoopActor):
             case orders.Launch():
                 self._launch()
             case orders.Deliver():
-                self._deliver(message.sig, group=message.group)
+                self._deliver(message.sig, group=message.group, since_s=message.since_s)
                 if message.wake:  # supervise stops the rank: after the signal, nothing holds it any more
                     self._deliver(signal.SIGCONT, group=True)
                     self._release()
@@ -326,7 +326,7 @@ class Worker(LoopActor):
 
     # Signals
 
-    def _deliver(self, sig: signal.Signals, *, group: bool) -> None:
+    def _deliver(self, sig: signal.Signals, *, group: bool, since_s: float | None = None) -> None:
         if self._process is None:
             return
         if sig in _STOPS:
@@ -340,7 +340,7 @@ class Worker(LoopActor):
         if sig != signal.SIGCONT:
             self._last_sent = sig
         if sig != signal.SIGKILL:
-            self._process.signal_group(sig)
+            self._process.signal_group(sig, since_s=since_s)
         elif self._sparing is None or not self._sparing.pending:
             self._spare_trackers()
             self._process.signal_process(sig)  # without effect once it is reaped

@@ -36,8 +36,8 @@ def a_wait_asked_while_stopping_is_forgotten() -> Any:
 
 
 def sigkill_reaches_the_leader_only() -> Any:
-    def signal_group(old: Any, self: GroupLeader, sig: signal.Signals) -> Any:
-        return self._send(sig, 0) if sig == signal.SIGKILL and self.fileno() >= 0 else old(self, sig)
+    def signal_group(old: Any, self: GroupLeader, sig: signal.Signals, **more: Any) -> Any:
+        return self._send(sig, 0) if sig == signal.SIGKILL and self.fileno() >= 0 else old(self, sig, **more)
 
     return _around(GroupLeader, "signal_group", signal_group)
 

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,13 +57,15 @@ def test_s13_sigkill_leaves_no_shared_memory(tmp_path, how, trackers_have_time):
 
 
 @pytest.mark.parametrize("sig", [signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM])
-def test_s13_another_signal_of_a_stop_leaves_no_shared_memory(tmp_path, sig, trackers_have_time):
+def test_s13_another_signal_of_a_stop_leaves_no_shared_memory(tmp_path, sig, trackers_have_time, monkeypatch):
     """Such as SIGHUP of a terminal that closes. The signal reaches the workers of the rank, but not its tracker."""
     heeds = WITH_WORKERS.replace("signal.signal(signal.SIGTERM, signal.SIG_IGN)", "")
     with faulty(tmp_path, "binary", [heeds]) as gang:
         segment, tracker = gang.hear()[0].split()
         workers = gang.hear()[0].split()
         with watched([int(pid) for pid in (tracker, *workers)]) as watch:
+            scan = SimpleNamespace(begun_s=time.monotonic(), groups={})  # as if another gang had just scanned
+            monkeypatch.setattr("supervise._process.containment.groups._newest", scan)
             gang.close(death_sig=sig)
             assert watch.survivors(0) == set()
         assert not exists(segment)

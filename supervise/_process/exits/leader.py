@@ -114,8 +114,11 @@ class Process(Protocol):
         For a child of the host, the method does the same as `reap`.
         """
 
-    def signal_group(self, sig: signal.Signals) -> bool:
-        """Signal the group, also after the reap of its leader; return whether a process received the signal."""
+    def signal_group(self, sig: signal.Signals, *, since_s: float | None = None) -> bool:
+        """Signal the group, also after the reap of its leader; return whether a process received the signal.
+
+        A scan for resource trackers is reused if it began after `since_s`, a monotonic time. None: scan now.
+        """
 
     def signal_process(self, sig: signal.Signals) -> bool:
         """Signal the process, not its group; return whether the process received the signal."""
@@ -206,8 +209,6 @@ class ExitNotice(Protocol):
         """Close the descriptor. Idempotent."""
 
 
-_SCAN_AGE_S = 0.05
-"""Greatest age of a scan that finds resource trackers, so that one scan serves the ranks of a stop."""
 _KEEP_TRACKERS = frozenset(
     signal.Signals[f"SIG{name}"]
     for name in ("TERM", "INT", "KILL", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "CHLD", "URG", "WINCH")
@@ -340,12 +341,15 @@ class GroupLeader(ABC):
 
     # The group
 
-    def signal_group(self, sig: signal.Signals) -> bool:
-        """Signal the group, also after the reap of its leader; return whether a process received the signal."""
+    def signal_group(self, sig: signal.Signals, *, since_s: float | None = None) -> bool:
+        """Signal the group, also after the reap of its leader; return whether a process received the signal.
+
+        A scan for resource trackers is reused if it began after `since_s`, a monotonic time. None: scan now.
+        """
         if self._notice.fileno() < 0:
             return self._gone_at_once and self._signal_members(sig)
         self._killed = self._killed or sig == signal.SIGKILL
-        spared = sig not in _KEEP_TRACKERS and self._ended is None and self._signal_all_but_trackers(sig)
+        spared = sig not in _KEEP_TRACKERS and self._ended is None and self._signal_all_but_trackers(sig, since_s)
         if spared or platform.GROUP_BY_PIDFD:
             return spared or self._send(sig, platform.PIDFD_SIGNAL_PROCESS_GROUP) or self._send(sig, 0)
         if not self._holds_number():
@@ -442,7 +446,7 @@ class GroupLeader(ABC):
         self._members = (*held, *(old for old in self._members if old.fileno() >= 0 and old not in held))
         return held
 
-    def _signal_all_but_trackers(self, sig: signal.Signals) -> bool:
+    def _signal_all_but_trackers(self, sig: signal.Signals, since_s: float | None) -> bool:
         """Signal the members of the group, except resource trackers; return whether there are any of these.
 
         A tracker ignores SIGTERM and SIGINT. A signal such as SIGHUP would end it before it unlinks the shared memory
@@ -451,7 +455,7 @@ class GroupLeader(ABC):
         if not self._holds_number():
             return False
         try:
-            found = members(self.pid, since_s=time.monotonic() - _SCAN_AGE_S)
+            found = members(self.pid, since_s=since_s)
         except OSError:  # too few descriptors for a scan
             return False
         with contextlib.ExitStack() as stack:
