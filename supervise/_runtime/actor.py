@@ -54,7 +54,7 @@ class Inbox:
     __slots__ = ("actor", "loop")
 
     def __init__(self, loop: Loop) -> None:
-        self.loop = loop
+        self.loop: Loop = loop
         self.actor: LoopActor | None = None
         """The actor between its start and its end. Without it, `put` refuses envelopes."""
 
@@ -166,8 +166,9 @@ class LoopActor(pykka.Actor):
     def __init__(self, loop: Loop) -> None:
         """Make the actor. `start` also registers the actor and queues `on_start` as its first callback."""
         self.loop: Loop = loop
-        self.actor_urn = uuid.uuid4().urn  # all that the constructor of pykka does, without a second event and ref
-        self.actor_inbox = self._inbox = self._create_actor_inbox()
+        self.actor_urn: str = uuid.uuid4().urn  # all that the constructor of pykka does, without a second event and ref
+        self._inbox: Inbox = self._create_actor_inbox()
+        self.actor_inbox: Inbox = self._inbox
         self.actor_stopped: _Stopped = _Stopped()
         self.actor_ref = self._ref_class(self)
 
