@@ -200,7 +200,7 @@ _NO_READER = "no program reads the output (--halt-on-broken-pipe)"
 _ROWS = 10
 _LONGEST_CAUSE = 120
 _FEW = 2
-"""Most finished ranks of which each is told how long before the failure it finished."""
+"""Up to this number of finished ranks, the report says of each how long before the failure it finished."""
 _EARLY_S = 0.1
 
 
