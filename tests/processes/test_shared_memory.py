@@ -71,6 +71,25 @@ def test_s13_another_signal_of_a_stop_leaves_no_shared_memory(tmp_path, sig, tra
         assert not exists(segment)
 
 
+def test_a_tracker_without_a_command_line_is_spared_as_well(tmp_path):
+    """So the kernel shows a tracker that has just started, until its exec is complete. The test takes a shell."""
+    names = tmp_path / "names"
+    source = f"""
+import subprocess
+tracker = subprocess.Popen([""], executable="/bin/sh", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+tracker.stdin.write("trap '' INT TERM; echo ready; read gone; rm {names}\\n")
+tracker.stdin.flush()
+tracker.stdout.readline()
+say(tracker.pid)
+signal.pause()
+"""
+    names.touch()
+    with faulty(tmp_path, "binary", [source]) as gang, watched([int(gang.hear()[0])]) as watch:
+        gang.close(death_sig=signal.SIGHUP)
+        assert watch.survivors(0) == set()
+    assert not names.exists()
+
+
 def test_the_workers_of_a_rank_are_killed_before_its_tracker(tmp_path, trackers_have_time):
     with faulty(tmp_path, "binary", [WITH_WORKERS]) as gang:
         segment, tracker = gang.hear()[0].split()

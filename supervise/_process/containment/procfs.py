@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from typing import TYPE_CHECKING
 
 from supervise._record import NamedTuple
@@ -16,6 +17,7 @@ _DEAD = frozenset("ZXx")
 _ROUNDS = 16
 _STAT_BYTES = 4096
 """Bytes to read: more than the size of the file, so that the kernel returns all of it at once."""
+_TRACKER_HOLDS = 1 << (signal.SIGTERM - 1) | 1 << (signal.SIGINT - 1)
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EACCES, errno.EPERM})
 
 
@@ -63,21 +65,24 @@ def reading(pid: int) -> Seen | None:
         return None
 
 
-def tracks_resources(pid: int, *, if_blocked: bool = True) -> bool:
+def tracks_resources(pid: int) -> bool:
     """Return whether a process is a resource tracker of multiprocessing or of joblib.
 
-    Args:
-        pid: The process.
-        if_blocked: The return value if the kernel blocks the process at the moment, because that may block the reading
-            of its command line.
+    A tracker blocks SIGTERM and SIGINT from its fork on, and later ignores both. Its command line is empty while it
+    executes the interpreter, and may not be readable while the kernel blocks it; then the masks decide.
     """
-    if (seen := look(pid)) is not None and seen.state == "D":
-        return if_blocked
     try:
+        fields = _stat(pid)
+        held = int(fields[29]) | int(fields[30])
+        if held and held & _TRACKER_HOLDS != _TRACKER_HOLDS:  # 0: a sandbox does not report them
+            return False
+        if held and fields[0] == b"D":
+            return True
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return b".resource_tracker import main" in file.read(_STAT_BYTES)
-    except OSError:
+            command = file.read(_STAT_BYTES)
+    except (OSError, IndexError, ValueError):
         return False
+    return b".resource_tracker import main" in command or (bool(held) and not command.strip(b"\0"))
 
 
 def started(pid: int) -> int | None:

@@ -461,7 +461,7 @@ class GroupLeader(ABC):
         with contextlib.ExitStack() as stack:
             for member in found:
                 stack.callback(member.close)
-            trackers = {member.pid for member in found if tracks_resources(member.pid, if_blocked=False)}
+            trackers = {member.pid for member in found if tracks_resources(member.pid)}
             if trackers:
                 self._send(sig, 0)
                 for member in found:
