@@ -11,8 +11,10 @@ import sys
 import zlib
 from typing import TYPE_CHECKING, TypeVar
 
+import pytest
+
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Generator
 
 PARTS = 4
 Case = TypeVar("Case")
@@ -42,16 +44,14 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return f"cases: quarter {_part()} of 0 to {PARTS - 1}, by the version of Python; --cases all runs all"
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep a part of the cases of each test, and at least one."""
-    if config.option.cases == "all":
-        return
-    tests: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    kept = {case.nodeid for test, cases in tests.items() for case in part_of(test, sorted(cases, key=_name), _part())}
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
-    items[:] = [item for item in items if item.nodeid in kept]
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
+    """Keep a part of the cases of each test, and at least one, before pytest makes an item of each: it takes 0.2 ms."""
+    yield
+    cases = metafunc._calls  # there is no public way
+    if len(cases) > 1 and metafunc.config.option.cases == "quarter":
+        kept = part_of(metafunc.definition.nodeid, sorted(case.id for case in cases), _part())
+        cases[:] = [case for case in cases if case.id in kept]
 
 
 def part_of(test: str, cases: list[Case], part: int) -> list[Case]:
@@ -64,10 +64,6 @@ def part_of(test: str, cases: list[Case], part: int) -> list[Case]:
     """
     begin = (zlib.crc32(test.encode()) + part) % min(len(cases), PARTS)
     return cases[begin::PARTS]
-
-
-def _name(case: pytest.Item) -> str:
-    return case.nodeid
 
 
 def _part() -> int:

@@ -173,15 +173,21 @@ alive-failures = 2
 
         def row() -> tuple[str, int]:
             done = supervise.supervise("status", "job", "--json")
-            row = json.loads(done.stdout)["ranks"]["0"] if done.returncode == 0 else {}
-            return row.get("state", ""), row.get("restarts", 0)
+            row = json.loads(done.stdout)["ranks"]["0"]
+            return row["state"], row["restarts"]
 
-        until(lambda: row() == ("ready", 0))
+        def lives() -> int:
+            texts = [path.read_text() for path in supervise.tmp_path.glob("runs/job_*/events.jsonl")]
+            return sum(text.count('"supervise.process.ready"') for text in texts)
+
+        until(lambda: lives() == 1)
+        assert row() == ("ready", 0)
         log = (supervise.directory() / "attempt_0/0/stdout.log").read_text()
         assert log.count("503 Service Unavailable") == 2
         with pytest.raises(TimeoutError), urllib.request.urlopen(f"{address}/hang", timeout=0.5, context=trusting):
             pass
         assert "hangs: no answer for " in run.hear_error(" hangs: ")
-        until(lambda: row() == ("ready", 1))
+        until(lambda: lives() == 2)
+        assert row() == ("ready", 1)
         run.signal(signal.SIGTERM)
         run.end()
