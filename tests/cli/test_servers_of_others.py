@@ -63,6 +63,7 @@ alive = "exec:redis-cli -p ${{PORT}} ping"
 alive-interval = 0.1
 alive-timeout = 5
 alive-failures = 2
+shutdown-timeout = 1
 service = true
 [roles.client]
 command = ["sh", "-c", 'redis-cli -p $PORT ping; redis-cli -p $PORT debug sleep 1000; echo gone; sleep 1000']
@@ -167,6 +168,7 @@ alive = "{address}/health?alive"
 alive-interval = 0.1
 alive-timeout = 1
 alive-failures = 2
+shutdown-timeout = 1
 """)
     trusting = ssl._create_unverified_context()
     with supervise.started("--file", "gang.toml", "--run-id", "job") as run:
