@@ -76,7 +76,8 @@ def test_a_tracker_without_a_command_line_is_spared_as_well(tmp_path):
     names = tmp_path / "names"
     source = f"""
 import subprocess
-tracker = subprocess.Popen([""], executable="/bin/sh", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+streams = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+tracker = subprocess.Popen([""], executable="/bin/sh", cwd="/", **streams)  # cwd: posix_spawn refuses an empty name
 tracker.stdin.write("trap '' INT TERM; echo ready; read gone; rm {names}\\n")
 tracker.stdin.flush()
 tracker.stdout.readline()
