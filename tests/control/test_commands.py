@@ -284,6 +284,9 @@ def test_roles_of_an_embedded_gang_have_names_at_its_socket(supervise: Command, 
     assert sent == f"{path}: SIGWINCH was sent to ranks 0-1 (web 0-1)\n"
     assert told(supervise, "stacks", path).startswith("ranks 0-2 (web 0-1, worker 0): no Python frames")
     assert told(supervise, "stop", path, "worker") == f"{path}: rank 2 (worker 0) stopped\n"
+    for command, *more in (("stacks",), ("signal", "WINCH")):
+        ended = f"supervise {command}: {path}: none of these ranks runs\n"
+        assert refused(supervise, command, path, *more, "worker") == (1, ended)
     code, why = refused(supervise, "restart", path)
     assert (code, "such as 0,2 or a role (web, worker)\n" in why) == (2, True)
     code, why = refused(supervise, "restart", path, "wep")

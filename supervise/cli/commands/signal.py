@@ -39,10 +39,10 @@ def signal(words: Sequence[str]) -> int:
     def act(client: ControlClient) -> int:
         given = {"signal": found.sig.name, "ranks": found.ranks, "group": found.group or None}
         result = client.request("signal", timeout_s=steering.REPLY_S, **given)
-        who, name = result["ranks"], found.target.name
-        sent = f"{name}: {found.sig.name} was sent to {steering.spans_of(found.target, who)}"
+        who = result["ranks"]
+        sent = f"{found.target.name}: {found.sig.name} was sent to {steering.spans_of(found.target, who)}"
         steering.show(found, result, [sent] if who else [])
-        return 0 if who else steering.fail("signal", f"{name}: none of these ranks runs", steering.REFUSED)
+        return 0 if who else steering.none_runs("signal", found.target)
 
     return steering.steer("signal", found.target, act)
 

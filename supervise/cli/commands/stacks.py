@@ -36,9 +36,8 @@ def stacks(words: Sequence[str]) -> int:
     def act(client: ControlClient) -> int:
         result = client.request("stacks", timeout_s=steering.REPLY_S, ranks=found.ranks)
         lines = page(result, found.target.titles, whole=found.ranks is not None)
-        return steering.show(
-            found, result, lines if result["ranks"] else [f"{found.target.name}: none of these ranks runs"]
-        )
+        steering.show(found, result, lines)
+        return 0 if result["ranks"] else steering.none_runs("stacks", found.target)
 
     return steering.steer("stacks", found.target, act)
 

@@ -273,6 +273,11 @@ def fail(command: str, text: str, code: int) -> int:
     return code
 
 
+def none_runs(command: str, target: Target) -> int:
+    """Print that the request reached no rank; return the exit code."""
+    return fail(command, f"{target.name}: none of these ranks runs", REFUSED)
+
+
 def show(found: argparse.Namespace, result: dict[str, Any], lines: Iterable[str], code: int = 0) -> int:
     """Print the result of a request, as these lines, or with ``--json`` as a JSON object; return `code`."""
     target: Target = found.target
