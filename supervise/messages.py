@@ -283,6 +283,8 @@ class GangRestarting:
     """Result of the attempt that failed."""
     left_out: frozenset[int] = frozenset()
     """Local ranks that do not start again: temporary ones that have ended, and those that the caller had terminated."""
+    restarts: int = 0
+    """Number of restarts that count toward `max_restarts` now."""
 
 
 @record
@@ -309,6 +311,8 @@ class WorkerRestarting:
     """Delay before the next life starts."""
     end: RankEnd
     """The end of the life that is replaced."""
+    restarts: int = 0
+    """Number of restarts, of all ranks of the gang, that count toward the limit now."""
 
 
 # Sent by Workers to the Supervisor, and by the Supervisor to subscribers

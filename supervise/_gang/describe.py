@@ -259,6 +259,7 @@ class Describer:
             "info" if fact.end.role in ("terminated", "bystander", "finished") else "warning",
             fact.local_rank,
             attempt=fact.attempt,
+            restarts=fact.restarts,
             backoff_s=fact.delay_s,
             role=fact.end.role,
             **_exit_fields(code),
@@ -292,6 +293,7 @@ class Describer:
     def _restarting(self, fact: say.GangRestarting) -> list[Event]:
         fields = {
             "attempt": fact.attempt,
+            "restarts": fact.restarts,
             "max_restarts": fact.max_restarts,
             "backoff_s": fact.delay_s,
             "left_out": sorted(fact.left_out),

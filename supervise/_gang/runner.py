@@ -698,7 +698,7 @@ class GangRunner:
 
     def _announce_restarts(self, action: steps.AnnounceRestarts) -> None:
         """Tell subscribers about the restart of these ranks, once for each life, and set the timer of the restart."""
-        delay_s = with_jitter(action.delay_s)
+        delay_s, restarts = with_jitter(action.delay_s), len(self.gang.backoff.counted_ns)
         for local_rank in action.ranks:
             rank = self.gang.ranks[local_rank]
             if rank.end is None:
@@ -706,7 +706,7 @@ class GangRunner:
             end = rank_end(rank.end, role_of(self.gang, local_rank), rank.started_ns, self.attempt)
             if self._history.announce(local_rank, end):  # otherwise the failure of another rank has only delayed it
                 message = say.WorkerRestarting(
-                    local_rank=local_rank, attempt=rank.attempt + 1, delay_s=delay_s, end=end
+                    local_rank=local_rank, attempt=rank.attempt + 1, delay_s=delay_s, end=end, restarts=restarts
                 )
                 self.events.emit(message)
                 self.subscribers.tell(message)
@@ -732,6 +732,7 @@ class GangRunner:
             delay_s=delay_s,
             result=result,
             left_out=frozenset(range(self.gang.nprocs)) - self.gang.restarting,
+            restarts=len(self.gang.backoff.counted_ns),
         )
         self.events.emit(message)
         self.subscribers.tell(message)

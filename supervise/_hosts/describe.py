@@ -88,7 +88,8 @@ class HostEvents:
 
     def restarting(self, message: GangRestarting) -> None:
         """Report that another attempt follows."""
-        fields = {"attempt": message.attempt, "max_restarts": message.max_restarts, "backoff_s": message.delay_s}
+        limit = {"restarts": message.restarts, "max_restarts": message.max_restarts}
+        fields = {"attempt": message.attempt, **limit, "backoff_s": message.delay_s}
         self._report("restarting", "warning", **fields, left_out=sorted(message.left_out), **causes(message.result))
 
     def finish(self, message: GangFinished) -> None:

@@ -641,7 +641,10 @@ class HostsSupervisor(GangShell):
         self._remember(result, action.epoch - 1)
         delay_s = with_jitter(action.delay_s)
         limit = self._plan.restart_policy.max_restarts if self._plan.restart_policy is not None else 0
-        message = say.GangRestarting(attempt=action.epoch, max_restarts=limit, delay_s=delay_s, result=result)
+        restarts = len(self._gang.backoff.counted_ns)
+        message = say.GangRestarting(
+            attempt=action.epoch, max_restarts=limit, delay_s=delay_s, result=result, restarts=restarts
+        )
         self._events.restarting(message)
         self._subscribers.tell(message)
         self._subscribers.begin_anew()

@@ -30,7 +30,7 @@ _MOST_STACKS = 20
 
 _KINDS: dict[str, type | list[type]] = {
     **dict.fromkeys(("attempt", "count", "errno", "exit_code", "host", "max_restarts", "max_rss_bytes"), int),
-    **dict.fromkeys(("monotonic_ns", "pid", "root_cause_rank", "step"), int),
+    **dict.fromkeys(("monotonic_ns", "pid", "restarts", "root_cause_rank", "step"), int),
     **dict.fromkeys(("age_s", "backoff_s", "cpu_time_s", "uptime_s"), float),
     **dict.fromkeys(("complaint", "error", "error_type", "evidence", "exception_message", "exit_signal", "level"), str),
     **dict.fromkeys(("log_iostream", "message", "path", "reason", "role", "signal", "status", "tier"), str),

@@ -54,6 +54,28 @@ def test_a_success_after_restarts_of_single_ranks_counts_them(supervise: Command
     assert f"<title>{folder.name}: succeeded after 2 restarts</title>" in (folder / "report.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("strategy", "first", "last"),
+    [
+        ("one_for_all", "failed (exit code 75); restart 1 (0 of 1 count) in ", "restart 2 (1 of 1 count) in "),
+        (
+            "one_for_one",
+            "ended (exit code 75); restart 1 of this rank (0 of 1 count) in ",
+            "restart 2 of this rank (1 of 1 count) in ",
+        ),
+    ],
+)
+def test_the_line_of_a_restart_has_the_number_that_count(supervise: Command, strategy: str, first: str, last: str):
+    """If others do not count, so that no number is above the limit without an explanation; the events have it, too."""
+    words = ("--max-restarts", "1", "--backoff", "0.01", "--uncounted-exit-codes", "75", "--strategy", strategy)
+    run = supervise.run(*words, "sh", "-c", "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 75; exit 4")
+    assert run.returncode == 4
+    lines = [line for line in run.stderr.splitlines() if "; restart" in line]
+    assert [first in lines[0], last in lines[1]] == [True, True], lines
+    events = [json.loads(line) for line in (supervise.directory() / "events.jsonl").read_text().splitlines()]
+    assert [event["restarts"] for event in events if event["event"].endswith(".restarting")] == [0, 1]
+
+
 def test_when_the_restarts_are_used_up_the_last_failure_is_the_exit_code(supervise: Command):
     run = supervise.run(
         "--max-restarts", "1", "--backoff", "0", "--", "sh", "-c", "exit $((5 + TORCHELASTIC_RESTART_COUNT))"

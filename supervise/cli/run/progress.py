@@ -232,7 +232,9 @@ class Progress:
         """Show the restart of a rank if the rank itself is the cause."""
         if it.rank is not None and it.fields["role"] == "root_cause":
             how = self._why_unlaunched(it.rank) or self._state.fault(it.rank) or exit_of(it.fields)
-            again = f"restart {it.fields['attempt']} of this rank {_wait(it)}"
+            policy = self._options.restarts
+            count = _counted(it, policy.max_restarts if policy is not None else 0)
+            again = f"restart {it.fields['attempt']} of this rank{count} {_wait(it)}"
             self._console.note(f"{self._who(it.rank)} ended ({how}); {again}")
 
     def _leaked(self, it: Occurrence) -> None:
@@ -343,7 +345,14 @@ class Progress:
 def _count(restarting: Occurrence) -> str:
     """Return which restart of all ranks an event announces: ``restart 1 of 3``."""
     attempt, most = restarting.fields["attempt"], restarting.fields["max_restarts"]
-    return f"restart {attempt} of {most}" if most >= attempt else f"restart {attempt}"
+    counted = _counted(restarting, most)
+    return f"restart {attempt}{counted or f' of {most}'}"
+
+
+def _counted(restarting: Occurrence, most: int) -> str:
+    """Return how many restarts count toward the limit, if others came before, or if some do not count; otherwise ""."""
+    restarts = restarting.fields["restarts"]
+    return "" if restarts == restarting.fields["attempt"] else f" ({restarts} of {most} count)"
 
 
 def _wait(restarting: Occurrence) -> str:
