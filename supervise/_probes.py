@@ -46,7 +46,7 @@ def parse(text: str, variables: Mapping[str, str] | None = None) -> Probe:
         return re.escape(known) if kind == "log" else known
 
     if kind not in _KINDS or not rest.strip():
-        forms = "tcp:[HOST:]PORT, unix:PATH, http[s]://HOST/PATH, file:PATH, log:REGEX or exec:COMMAND"
+        forms = "tcp:[HOST:]PORT, unix:PATH, http[s]://HOST/PATH, file:PATH, exec:COMMAND, or for ready log:REGEX"
         raise ValueError(f"a probe is {forms}")
     if kind == "exec":
         try:
@@ -70,11 +70,14 @@ def _target(kind: str, rest: str) -> Any:
         case "http" | "https":
             try:
                 found = urlsplit(f"{kind}:{rest}")
-                valid = found.hostname and rest.isascii() and found.port != 0 and " " not in rest
+                sendable = rest.isascii() and " " not in rest and "@" not in found.netloc  # no name and password
+                valid = found.hostname and sendable and found.port != 0
             except ValueError:  # a port above 65535, or a bracket without its pair
                 valid = False
             if not valid:
-                raise ValueError("give a URL, such as http://127.0.0.1:8000/health, with a port from 1 to 65535")
+                raise ValueError(
+                    "give a URL, such as http://127.0.0.1:8000/health, with a port from 1 to 65535, without a password"
+                )
             return found
         case "log":
             try:

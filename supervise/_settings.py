@@ -272,7 +272,7 @@ def _readiness(setting: Setting, value: object) -> object:
 
 def _probe(setting: Setting, value: object) -> object:
     if not isinstance(value, str) or value.startswith("log:"):
-        raise SpecError(f"{setting.name} is {shown(value)}; give a probe other than log:, such as 'tcp:8000'")
+        raise SpecError(f"{setting.name} is {shown(value)}; give one probe other than log:, such as 'tcp:8000'")
     _check_probe(setting, value)
     return value
 

@@ -65,7 +65,7 @@ def refused(**settings: Any) -> str:
     ("ready", "complaint"),
     [
         ("nptify", "ready is 'nptify'; it is one of exec, notify, exit; a probe is tcp:[HOST:]PORT, unix:PATH, http"),
-        ("nptify", "file:PATH, log:REGEX or exec:COMMAND"),
+        ("nptify", "file:PATH, exec:COMMAND, or for ready log:REGEX"),
         ("tcp:", "ready is 'tcp:'; a probe is tcp:[HOST:]PORT"),
         ("tcp:http", "ready is 'tcp:http'; 'http' is not a port; give a number from 1 to 65535"),
         ("tcp:70000", "'70000' is not a port"),
@@ -77,6 +77,7 @@ def refused(**settings: Any) -> str:
         ("exec:sh -c 'echo", "No closing quotation; close each quotation, and double a backslash at the end"),
         ("exec:sh \\", "No escaped character; close each quotation, and double a backslash at the end"),
         ("http://localhost:99999/", "health, with a port from 1 to 65535"),
+        ("http://me:secret@localhost/", "with a port from 1 to 65535, without a password"),
         ("http://[::1/", "give a URL, such as http://127.0.0.1:8000/health"),
         ([], "ready is []; give a text or a list of texts"),
         (["notify", 3], "ready is ['notify', 3]; give a text or a list of texts"),
@@ -95,9 +96,9 @@ def test_a_wrong_condition_is_refused(ready: Any, complaint: str):
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"alive": "log:x"}, "alive is 'log:x'; give a probe other than log:"),
+        ({"alive": "log:x"}, "alive is 'log:x'; give one probe other than log:"),
         ({"alive": "exit"}, "alive is 'exit'; a probe is tcp:"),
-        ({"alive": ["tcp:1"]}, "alive is ['tcp:1']; give a probe"),
+        ({"alive": ["tcp:1"]}, "alive is ['tcp:1']; give one probe"),
         ({"alive": "tcp:1", "alive_interval_s": 0}, "alive_interval_s is 0; it is a number of seconds above 0"),
         ({"alive": "tcp:1", "alive_failures": 0}, "alive_failures is 0; it is a number of times, 1 or more"),
         ({"alive": "tcp:1", "alive_failures": True}, "alive_failures is True; it is a number of times"),
