@@ -144,10 +144,10 @@ def test_a_port_or_a_dotenv_that_is_not_valid_is_refused(supervise: Command, tmp
         2,
         "supervise run: PORT: 'http' is not a port; give a number from 1 to 65535",
     )
-    (tmp_path / ".env").write_text("A")
+    (tmp_path / ".env").write_text("A B")
     done = supervise.refused("check", "Procfile")
     assert done.returncode == 2
-    assert "'.env', line 1: 'A' is not NAME=VALUE; --env-file none leaves the file out" in done.stderr
+    assert "'.env', line 1: 'A B' is not NAME=VALUE; --env-file none leaves the file out" in done.stderr
 
 
 def test_files_of_variables_of_the_gang_and_of_a_role(supervise: Command, tmp_path: Path):
@@ -315,6 +315,15 @@ WRONG = {
     "[roles.a]\ncommand = 'true'\nenv-file = 3": "roles.a: env-file is 3; give a path, or a list of paths",
     "[roles.a]\ncommand = 'true'\nenv-file = ['no.env']": "no.env': No such file or directory",
     "env-file = ['no.env']\n[roles.a]\ncommand = 'true'": "no.env': No such file or directory",
+    "[roles.a]\ncommand = 'true'\nenv = { A = 'x', B = 1979-05-27 }": "env is {'B': datetime.date(1979, 5, 27)}; ",
+    "[roles.a]\ncommand = 'true'\nalive-interval = 3": "roles.a: alive-interval needs alive, such as tcp:8000",
+    "alive = 'tcp:1'\n[roles.a]\ncommand = 'true'\nready_timeout = 3": "roles.a: ready-timeout needs ready, such",
+    "[roles.a]\ncommand = 'true'\nalive-failures = 3\nready = 'tcp:1'": "roles.a: alive-failures needs alive",
+    "alive-interval = 3\n[roles.a]\ncommand = 'true'": "--alive-interval needs --alive",
+    "[roles.a]\ncommand = 'true'\nalive = 'udp:1'": "exec:COMMAND, or for ready log:REGEX\n",
+    "[roles.a]\ncommand = 'x'\nmodule = true\nrun-path = true": "roles.a: module = true and run-path = true exclude",
+    "[roles.a]\ncommand = 'x'\nmodule = true\npython = false": "roles.a: module = true and python = false exclude",
+    "[roles.'a.1']\ncommand = 'true'\n[roles.a]\ncommand = 'true'\ncount = 2": "roles.a.1: it has the name of rank 1",
     "[roles.a]\ncommand = 'nope'": "roles.a: cannot start rank 0: nope is not in PATH",
 }
 """Content of a gang.toml to a part of the message."""
@@ -328,6 +337,32 @@ def test_a_file_that_is_not_valid(supervise: Command, content: str, told: str):
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr
     assert len(done.stderr.splitlines()) <= 2
+
+
+def test_settings_without_effect_in_some_roles_are_accepted(supervise: Command, tmp_path: Path):
+    """A value for all roles has an effect in one of them; the timeout of probes is also that of `ready`."""
+    (tmp_path / "gang.toml").write_text(
+        "alive-interval = 3\n[roles.a]\ncommand = 'true'\nready = 'file:x'\nalive-timeout = 3\n"
+        "[roles.'b.x']\ncommand = 'true'\nalive = 'tcp:1'\nmodule = false\npython = true\n"
+    )
+    done = supervise.refused("check", "gang.toml")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [("gang.toml", "web=2"), ("--file", "gang.toml", "web=2"), ("gang.toml", "worker=0")])
+def test_check_selects_roles_as_run_does(supervise: Command, words: tuple[str, ...]):
+    """By the words after FILE."""
+    (supervise.tmp_path / "gang.toml").write_text(
+        "[roles.web]\ncommand = 'true'\ncount = 2\n[roles.worker]\ncommand = 'true'\nneeds = []\n"
+    )
+    done = supervise.refused("check", *words)
+    assert done.stdout.splitlines()[:2] == [
+        "gang.toml: 1 role, 2 ranks, one_for_all, no restarts",
+        f"  web: 2 ranks, needs nothing, in {supervise.tmp_path}",
+    ]
+    unknown = supervise.refused("check", "gang.toml", "wep")
+    assert unknown.returncode == 2
+    assert "gang.toml: it has no role 'wep'; its roles are web, worker" in unknown.stderr
 
 
 @pytest.mark.parametrize("told", ["every role is a service", "the gang has no restart_policy"])

@@ -41,11 +41,20 @@ def variables(supervise: Command, content: bytes) -> dict[str, str]:
         (b"Z=#a\nZ2=  #a\nZ3=\t#\nZ4= #a#b\n", {"Z": "#a", "Z2": "", "Z3": "", "Z4": ""}),
         (rb"Z='Let\'s go!' # c" + b"\n" + rb"Z2='a\\'", {"Z": "Let's go!", "Z2": "a\\\\"}),
         (b'Z=it\'s\nZ2=say "hi"\n', {"Z": "it's", "Z2": 'say "hi"'}),
+        (b"Z: yaml\nZ2 : 'a:b' # c\nZ3:\nZ4=a:b\n", {"Z": "yaml", "Z2": "a:b", "Z3": "", "Z4": "a:b"}),
     ],
 )
 def test_an_env_file_is_read_as_docker_compose_reads_it(supervise: Command, content: bytes, wanted: dict[str, str]):
     """Each variable reaches the rank unchanged."""
     assert variables(supervise, content) == wanted
+
+
+def test_a_name_alone_in_an_env_file_has_its_value_in_the_environment(supervise: Command):
+    """As with docker compose; a name that is not set there keeps the value of an earlier line."""
+    (supervise.tmp_path / "given.env").write_text("Z=file\nZ\nexport Z2 \nZ3=kept\nZ3\nZ4")
+    words = ("--env-file", "given.env", "-q", "--no-prefix", "python", "-c", PRINT)
+    done = supervise.run(*words, Z="outer", Z2="two words", PYTHONIOENCODING="utf-8")
+    assert json.loads(done.stdout) == {"Z": "outer", "Z2": "two words", "Z3": "kept"}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +64,7 @@ def test_an_env_file_is_read_as_docker_compose_reads_it(supervise: Command, cont
         ('A="x\ny"\nB C=1\n', "line 3: 'B C=1' is not NAME=VALUE"),
         ('A="x" y\n', "line 1: 'A=\"x\" y' is not NAME=VALUE"),
         ("A=a\0b", "line 1"),
-        ("\n\nA\n", "line 3: 'A' is not NAME=VALUE"),
+        ("\n\nA\nA B\n", "line 4: 'A B' is not NAME=VALUE"),
     ],
 )
 def test_a_bad_line_of_an_env_file_is_named(supervise: Command, content: str, line: str):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _USAGE = """\
-usage: supervise check [OPTIONS] FILE
+usage: supervise check [OPTIONS] FILE [ROLE[=N]...]
 
 Check FILE, a gang.toml or a Procfile, and print what "supervise run" would run.
 OPTIONS are those of "supervise run"; they take precedence over those of FILE.
@@ -37,14 +37,21 @@ def check(words: Sequence[str]) -> int:
         SystemExit: With code 2 after an error message.
     """
     from supervise.cli.options.options import parse
+    from supervise.cli.options.parser import run_parser
 
     if "-h" in words or "--help" in words:
         print(_USAGE, end="")
         return 0
-    if not words or words[-1].startswith("-"):
-        print(f"{_USAGE}\nsupervise check: no FILE is given as the last word", file=sys.stderr)
-        return program.USAGE
-    options = parse([*words[:-1], "--file", words[-1]], command="check")
+    parser = run_parser()
+    parser.prog = "supervise check"
+    found, _ = parser.parse_known_args(words)
+    if found.file is None:
+        if not found.command:
+            print(f"{_USAGE}\nsupervise check: FILE is missing", file=sys.stderr)
+            return program.USAGE
+        at = len(words) - len(found.command)
+        words = [*words[:at], "--file", *words[at:]]
+    options = parse(words, command="check")
     for note in options.notes:
         print(f"supervise check: {one_line(note)}", file=sys.stderr)
     complaint = _complaint(options)

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from supervise._settings import ADDRESSES, CHOICE, FLAG, NAMES, PROBE, READINESS, Setting
 from supervise.cli.options import suggestions, values
-from supervise.cli.options.parts import COMMAND, Part, of_each_role, role_settings
+from supervise.cli.options.parts import COMMAND, Part, lacks, of_each_role, role_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
 
-# Files of environment variables, as docker compose reads them: ``NAME=VALUE``, where a quoted value may have lines
+# Files of environment variables, as docker compose reads them: ``NAME=VALUE``, where a quoted value may have lines;
+# ``NAME: VALUE``; or ``NAME``, whose value is that of this process's environment
 
 
 _SPACE = re.compile(r"(?:\s|#[^\n]*)*")
-_NAME = re.compile(r"(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=[ \t]*")
+_NAME = re.compile(r"(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*(?:[=:][ \t]*|(?P<alone>(?=\n|\Z)))")
 _VALUE = re.compile(
     r"""(?:'(?P<raw>(?:[^'\\]|\\.)*)'|"(?P<escaped>(?:[^"\\]|\\.)*)")[^\S\n]*(?:#[^\n]*)?(?=\n|\Z)"""
     r"""|(?P<bare>(?!["'])[^\n]*)""",
@@ -39,7 +40,8 @@ def read(path: str) -> dict[str, str]:
     Empty lines and lines that begin with ``#`` are skipped. The word ``export`` before a name is skipped, too. Quotes
     around a value are removed; the value between quotes may have several lines. In double quotes ``\n`` is a newline,
     and a backslash before a quote, ``$`` or another backslash is removed; in single quotes, one before a single quote
-    is removed. In a value without quotes, text after `` #`` is a comment. ``$`` has no special meaning.
+    is removed. In a value without quotes, text after `` #`` is a comment. ``$`` has no special meaning. A name
+    alone has its value in this process's environment; if it has none there, the line is skipped.
 
     Raises:
         argparse.ArgumentTypeError: The file cannot be read, or has a line of another form; the text names both.
@@ -57,7 +59,10 @@ def read(path: str) -> dict[str, str]:
             number, line = text.count("\n", 0, at) + 1, text[at:].partition("\n")[0]
             why = " (a quote is not closed, or text follows it)" if name is not None and value is None else ""
             raise argparse.ArgumentTypeError(f"{path!r}, line {number}: {line[:80]!r} is not NAME=VALUE{why}")
-        found[name[1]] = _text(value)
+        if name["alone"] is None:
+            found[name[1]] = _text(value)
+        elif name[1] in os.environ:
+            found[name[1]] = os.environ[name[1]]
         at = next(_SPACE.finditer(text, value.end())).end()
     return found
 
@@ -84,6 +89,8 @@ _PATHS = ("log-dir", "env-file", "metrics")
 """Options whose values are paths, relative to the folder of the file."""
 NO_FILE = "none"
 """The value of ``--env-file`` that leaves out the files before it."""
+_WAYS = {"module": True, "run-path": True, "python": False}
+"""The keys of a role, with their values, that say how its program runs. They exclude each other."""
 _PORTS = 100
 """Distance between the ports of two processes of a Procfile, as with foreman."""
 _NOT_IN_FILES = frozenset(
@@ -215,8 +222,11 @@ class GangFile:
         return text if text in (os.devnull, NO_FILE) else os.path.join(self._folder, text)
 
     def _texts(self, what: str, value: Any) -> dict[str, str]:
-        if not isinstance(value, dict) or not all(isinstance(each, (str, int)) for each in value.values()):
-            raise self._error(f'{what} is {value!r}; give a table, such as {{ NAME = "value" }}')
+        wrong = value
+        if isinstance(value, dict):
+            wrong = {name: each for name, each in value.items() if not isinstance(each, (str, int))}
+        if wrong != {}:
+            raise self._error(f'{what} is {wrong!r}; give a table, such as {{ NAME = "value" }}')
         return {name: str(each).lower() if isinstance(each, bool) else str(each) for name, each in value.items()}
 
     def _meant(self, name: str) -> str:
@@ -272,6 +282,10 @@ class GangFile:
         cwd = self._cwd("cwd", self._whole.get("cwd", "."), self._folder)
         usual = Part(role="", count=1, program="", env=dict(common), cwd=cwd, settings=of_each_role(settings))
         made = {name: self._part(name, table, usual) for name, table in self.roles.items()}
+        for name in made:
+            role, _, rank = name.rpartition(".")
+            if role in made and values.is_count(rank):
+                raise self._error(f"roles.{name}: it has the name of rank {rank} of role {role!r}; rename one of them")
         for number, part in enumerate(made.values()):
             part.port = None if port is None else port + _PORTS * number
         return self._selected(made, words)
@@ -324,6 +338,12 @@ class GangFile:
                 raise self._error(f"{where}: {key!r} {self._meant_in_role(key, keys)}")
         command = self._command(where, given.get("command"))
         settings = {row.name: self._setting(where, row, given[key]) for key, row in rows.items() if key in given}
+        for key in given:
+            if needed := lacks(key, usual.settings | settings):
+                raise self._error(f"{where}: {key} needs {needed}")
+        ways = [f"{key} = {str(value).lower()}" for key, value in _WAYS.items() if given.get(key) is value]
+        if len(ways) > 1:
+            raise self._error(f"{where}: {' and '.join(ways)} exclude each other; omit one of them")
         return Part(
             role=self._checked(where, values.role_name, name),
             count=self._checked(f"{where}: count", values.role_count, str(given.get("count", 1))),

@@ -822,15 +822,13 @@ def check_health(parser: argparse.ArgumentParser, found: argparse.Namespace, rol
     Raises:
         SystemExit: With code 2 after an error message.
     """
-    waits = any(_settings.conditions(part.settings["ready"]) for part in roles)
-    alive = any(part.settings["alive"] for part in roles)
-    if found.ready_timeout is not None and not waits:
-        parser.error(
-            "--ready-timeout needs --ready, such as --ready notify; a rank is otherwise ready when its process runs"
-        )
-    for name in ("interval", "timeout", "failures"):
-        if getattr(found, f"alive_{name}") is not None and not (alive or (name == "timeout" and waits)):
-            parser.error(f"--alive-{name} needs --alive, such as --alive tcp:8000")
+    from supervise.cli.options.parts import lacks
+
+    for option in ("--ready-timeout", "--alive-interval", "--alive-timeout", "--alive-failures"):
+        if getattr(found, option[2:].replace("-", "_")) is not None:
+            needed = [lacks(option[2:], part.settings) for part in roles]
+            if all(needed):
+                parser.error(f"{option} needs --{needed[0]}")
 
 
 def watchdog(parser: argparse.ArgumentParser, found: argparse.Namespace, roles: Iterable[Part]) -> Watchdog | None:

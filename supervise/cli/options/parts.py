@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from supervise._record import field, record
-from supervise._settings import RestartKind, Setting, of_roles
+from supervise._settings import RestartKind, Setting, conditions, of_roles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,3 +75,12 @@ def role_settings() -> dict[str, Setting]:
 def of_each_role(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return those settings of a gang that each role has for itself."""
     return {row.name: settings[row.name] for row in role_settings().values() if row.role == "own"}
+
+
+def lacks(key: str, settings: Mapping[str, Any]) -> str:
+    """Return the setting without which another one has no effect, with a value; "" if there is one."""
+    waits = conditions(settings["ready"])
+    if key == "ready-timeout" and not waits:
+        return "ready, such as notify; a rank is otherwise ready when its process runs"
+    is_of_alive = key in ("alive-interval", "alive-failures") or (key == "alive-timeout" and not waits)
+    return "alive, such as tcp:8000" if is_of_alive and not settings["alive"] else ""
