@@ -222,9 +222,8 @@ class GangFile:
         return text if text in (os.devnull, NO_FILE) else os.path.join(self._folder, text)
 
     def _texts(self, what: str, value: Any) -> dict[str, str]:
-        wrong = value
-        if isinstance(value, dict):
-            wrong = {name: each for name, each in value.items() if not isinstance(each, (str, int))}
+        is_table = isinstance(value, dict)
+        wrong = {name: each for name, each in value.items() if not isinstance(each, (str, int))} if is_table else value
         if wrong != {}:
             raise self._error(f'{what} is {wrong!r}; give a table, such as {{ NAME = "value" }}')
         return {name: str(each).lower() if isinstance(each, bool) else str(each) for name, each in value.items()}

@@ -429,10 +429,12 @@ def check_stdin(parser: argparse.ArgumentParser, found: argparse.Namespace, part
     Raises:
         SystemExit: With code 2 after an error message.
     """
-    chosen = found.stdin
+    chosen, first = found.stdin, 0
     for part in parts if chosen is not None else ():
-        if part.settings.get("stdin") == "inherit":
-            parser.error(f"--stdin and stdin = 'inherit' of role {part.role!r} exclude each other; omit one of them")
+        own, ranks = part.settings.get("stdin"), range(first, first + part.count)
+        first += part.count
+        if own == "inherit" or (own == "open" and (chosen == "all" or chosen in ranks)):
+            parser.error(f"--stdin and stdin = {own!r} of role {part.role!r} exclude each other; omit one of them")
     if chosen == "all" and os.isatty(0):
         parser.error(
             "--stdin all cannot copy a terminal, since a key stroke goes to one process only; give the terminal to one"
@@ -824,7 +826,7 @@ def check_health(parser: argparse.ArgumentParser, found: argparse.Namespace, rol
     """
     from supervise.cli.options.parts import lacks
 
-    for option in ("--ready-timeout", "--alive-interval", "--alive-timeout", "--alive-failures"):
+    for option in ("--ready-timeout", "--alive", "--alive-interval", "--alive-timeout", "--alive-failures"):
         if getattr(found, option[2:].replace("-", "_")) is not None:
             needed = [lacks(option[2:], part.settings) for part in roles]
             if all(needed):

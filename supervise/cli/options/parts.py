@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from supervise._record import field, record
-from supervise._settings import RestartKind, Setting, conditions, of_roles
+from supervise._settings import WORDS, RestartKind, Setting, conditions, of_roles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,9 +78,12 @@ def of_each_role(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lacks(key: str, settings: Mapping[str, Any]) -> str:
-    """Return the setting without which another one has no effect, with a value; "" if there is one."""
+    """Return the setting, with a value, without which another one has no effect; "" if it has an effect."""
     waits = conditions(settings["ready"])
     if key == "ready-timeout" and not waits:
         return "ready, such as notify; a rank is otherwise ready when its process runs"
-    is_of_alive = key in ("alive-interval", "alive-failures") or (key == "alive-timeout" and not waits)
+    if key == "alive" and waits == ("exit",):
+        return "ready other than exit, with which a rank that is ready has ended"
+    probed = key == "alive-timeout" and not {*WORDS}.issuperset(waits)
+    is_of_alive = key in ("alive-interval", "alive-timeout", "alive-failures") and not probed
     return "alive, such as tcp:8000" if is_of_alive and not settings["alive"] else ""
