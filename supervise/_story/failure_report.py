@@ -288,7 +288,10 @@ def _stopped(result: RunProcsResult, story: Story) -> str:
     if story.user_signal is not None:
         name = _by_user(story.user_signal, story)
         return f"killed after {name} and a second signal" if story.killed else f"stopped by {name}"
-    return f"stopped: {_NO_READER}" if story.halted else "stopped"
+    if story.halted:
+        return f"stopped: {_NO_READER}"
+    by_request = any(end.role == "terminated" for end in result.ends.values())
+    return "stopped by requests to stop its ranks" if by_request else "stopped"
 
 
 def _timeout(story: Story) -> str:

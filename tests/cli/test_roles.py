@@ -104,7 +104,9 @@ def test_a_stop_of_a_role_leaves_the_others(supervise: Command):
         told(supervise, "restart", "job", "web.0")
         assert run.hear() == ["up\n"]
         told(supervise, "stop", "job", "db", "web.0", "--json")
-        assert run.end()[0] == 128 + signal.SIGTERM
+        code, _, err = run.end()
+        assert code == 128 + signal.SIGTERM
+        assert "supervise: stopped by requests to stop its ranks\n" in err
     assert "has ended" in supervise.supervise("stop", "job", "web").stderr
 
 
