@@ -17,7 +17,7 @@ import itertools
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import pykka
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from supervise._process.containment.groups import Member
+    from supervise._process.exits.leader import Process
     from supervise.events import Sink
 
 
@@ -235,7 +236,7 @@ class FakeLauncher:
         """Launch, or return a pending launch if held. The Supervisor's Worker calls it."""
         try:
             if not self._held:
-                return Launched(process=self._begin())
+                return self._begin()
             with self._lock:
                 read, gate = os.pipe()
                 if self._held:
@@ -255,11 +256,11 @@ class FakeLauncher:
         if gate is not None:
             os.close(gate)
 
-    def _begin(self) -> FakeProcess:
+    def _begin(self) -> Launched:
         if self._error is not None:
             raise self._error
         self.process = FakeProcess(ignored=self._ignored)
-        return self.process
+        return Launched(process=cast("Process", self.process))  # it has the same methods
 
 
 @record(frozen=False, eq=False)
@@ -269,10 +270,10 @@ class _Promise(Launched):
     launcher: FakeLauncher
 
     def arrived(self) -> Launched:
-        process = self.launcher._begin()  # noqa: SLF001 - a class of this module
+        launched = self.launcher._begin()  # noqa: SLF001 - a class of this module
         assert self.status is not None  # noqa: S101
         self.status.close()
-        return Launched(process=process)
+        return launched
 
 
 class FakeGang:

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from supervise import Supervisor, WorkerExited
 from supervise._core import batches, decide, strategy
-from supervise._process.exits.leader import Exit, GroupLeader
+from supervise._process.exits.leader import Exit, Process
 from supervise._process.launch.program import ProgramLauncher
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import Subscribers
@@ -36,10 +36,10 @@ def a_wait_asked_while_stopping_is_forgotten() -> Any:
 
 
 def sigkill_reaches_the_leader_only() -> Any:
-    def signal_group(old: Any, self: GroupLeader, sig: signal.Signals, **more: Any) -> Any:
+    def signal_group(old: Any, self: Process, sig: signal.Signals, **more: Any) -> Any:
         return self._send(sig, 0) if sig == signal.SIGKILL and self.fileno() >= 0 else old(self, sig, **more)
 
-    return _around(GroupLeader, "signal_group", signal_group)
+    return _around(Process, "signal_group", signal_group)
 
 
 def an_exit_is_told_twice() -> Any:
@@ -73,11 +73,11 @@ def a_close_during_the_start_loses_a_rank() -> Any:
 
 
 def a_stolen_status_is_taken_for_success() -> Any:
-    def reaped(old: Any, self: GroupLeader, *found: Any) -> Exit:
+    def reaped(old: Any, self: Process, *found: Any) -> Exit:
         self._mark(0)
         return Exit(code=0)
 
-    return _around(GroupLeader, "_reaped_by_other", reaped)
+    return _around(Process, "_reaped_by_other", reaped)
 
 
 def a_restart_is_not_counted() -> Any:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from supervise import Signal, Start, Status
-from supervise._process.exits.pidfd import Child
+from supervise._process.exits.leader import Child
 from supervise._process.exits.thread import ExitThread
 from supervise.elastic.subprocess_handler import SubprocessHandler
 from tests.kernels import use_older_kernel

@@ -33,7 +33,7 @@ threading.Thread(target=look, daemon=True).start()
 
 PROGRAM = """
 import json
-from supervise._process.exits.pidfd import Pidfd
+from supervise._process.exits.leader import Pidfd
 pause, stolen = threading.Event(), []
 if {forgetful}:
     Pidfd.lost_status = lambda self: (None, False)

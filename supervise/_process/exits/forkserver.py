@@ -5,41 +5,26 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from supervise import _platform as platform
 from supervise._process.containment.procfs import look, reading
 from supervise._process.exits import oom
-from supervise._process.exits.leader import Exit, GroupLeader, as_signal
-from supervise._process.exits.pidfd import exit_notice
+from supervise._process.exits.leader import Exit, Process, as_signal, exit_notice
+
+if TYPE_CHECKING:
+    from supervise._process.launch.fork_server import ServerStatus
 
 
-class Parent(Protocol):
-    """The pipe on which the fork server reports on one child."""
-
-    def fileno(self) -> int:
-        """Return the descriptor that is readable when the server has reported."""
-
-    def read(self) -> int | None:
-        """Return the exit code; None if the server has not reported it.
-
-        Raises:
-            EOFError: The server has exited.
-        """
-
-    def is_process(self, pid: int) -> bool:
-        """Whether `pid` is that of the running server."""
-
-
-class ForkServerChild(GroupLeader):
+class ForkServerChild(Process):
     """A process that the fork server has forked."""
 
-    def __init__(self, pid: int, parent: Parent) -> None:
+    def __init__(self, pid: int, parent: ServerStatus) -> None:
         """Take over a process.
 
         Args:
             pid: Its pid.
-            parent: The pipe on which the server reports the exit code.
+            parent: The reports of the fork server, which has reported the pid.
 
         Raises:
             OSError: No descriptor is left, or no thread is available.

@@ -12,15 +12,17 @@ import signal
 import struct
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from supervise import _platform as platform
-from supervise._process.containment.groups import Member, members
+from supervise._process.containment.groups import Member, members, readable
 from supervise._process.containment.procfs import look, tracks_resources
 from supervise._process.exits import oom
 from supervise._record import NamedTuple
+from supervise._runtime.wakeup import OwnedFd
 
 if TYPE_CHECKING:
+    from supervise._process.exits.thread import ExitThread
     from supervise._process.launch.return_value import OutcomeFile
 
 # Status of a process that other code has reaped, and check of a peak of memory
@@ -59,7 +61,7 @@ def is_within_ours(peak_kb: int) -> bool:
     return peak_kb <= _known_kb
 
 
-# Interfaces: the host's handle of a process of a rank, and the notice of the exit of a process
+# The end of a process
 
 
 class Exit(NamedTuple):
@@ -74,116 +76,35 @@ class Exit(NamedTuple):
     """Whether the kernel's OOM killer has probably killed the process."""
 
 
-class Process(Protocol):
-    """Handle of a started process that leads its own session: exit notice, status and group.
+# The notice of the exit of a process: by pidfd, or by a thread
 
-    No method blocks. The implementations are `pidfd.Child` and `forkserver.ForkServerChild`.
+
+class Pidfd(OwnedFd):
+    """The exit notice of a kernel that has pidfds: it needs no thread. Its descriptor is the pidfd.
+
+    The pidfd is -1 if other code reaped the process before its descriptor was opened.
     """
 
-    pid: int
-
-    @property
-    def noticed_ns(self) -> int | None:
-        """Monotonic time at which a waiting thread noticed the exit; None if no thread waits."""
-
-    @property
-    def holds_members(self) -> bool:
-        """Whether only this handle knows the members of the group, so that the Worker must watch them."""
-
-    def fileno(self) -> int:
-        """Return the descriptor that becomes readable at the exit.
-
-        -1 if other code reaped the process before its descriptor was opened.
-        """
-
-    def ring_if_dead(self) -> None:
-        """Make the descriptor readable now if the process is dead.
-
-        The method is needed without pidfds, because the exit thread may run late.
-        """
-
-    def reap(self) -> Exit | None:
-        """Reap the process if it is dead, and return its exit. Idempotent.
-
-        None if the process runs, or if a tracer holds it.
-        """
-
-    def give_up(self) -> Exit | None:
-        """Return the exit without waiting for the fork server's report; None if the server may still report it.
-
-        For a child of the host, the method does the same as `reap`.
-        """
-
-    def signal_group(self, sig: signal.Signals, *, since_s: float | None = None) -> bool:
-        """Signal the group, also after the reap of its leader; return whether a process received the signal.
-
-        A scan for resource trackers is reused if it began after `since_s`, a monotonic time. None: scan now.
-        """
-
-    def signal_process(self, sig: signal.Signals) -> bool:
-        """Signal the process, not its group; return whether the process received the signal."""
-
-    def group_alive(self) -> bool:
-        """Return whether the group of a reaped leader has members.
-
-        If this needed a scan of /proc, the handle keeps the members that it found; see `holds_members`.
-        """
-
-    def members(self, *, since_s: float | None = None) -> list[Member]:
-        """Return the live members of the group of a reaped process.
-
-        Args:
-            since_s: A monotonic time. The last scan is reused if it began after this time. None: scan now.
-
-        Raises:
-            OSError: There are too few descriptors to find out.
-        """
-
-    def stopped_by(self) -> signal.Signals | None:
-        """Return the signal that has suspended the process, once per suspension; None if there is no new suspension."""
-
-    def kernel_state(self) -> str:
-        """Return the state letter of /proc, such as D or t; "?" if it cannot be read."""
-
-    def survivor(self) -> tuple[int, str] | None:
-        """Return pid and state of a process that is left: the leader, or a member of its group; None if none is.
-
-        Reaps a dead leader; `reap` returns its exit.
-        """
-
-    def close(self) -> None:
-        """Close the descriptors, which the caller has unwatched before. Idempotent."""
-
-
-class ExitNotice(Protocol):
-    """Descriptor that becomes readable at the exit of a process, and the system calls that use it."""
+    at_ns: int | None = None
+    """Monotonic time at which a waiting thread noticed the exit; None, because no thread waits."""
+    found: os.waitid_result | None = None
+    """Status that a waiting thread saw before other code reaped the process; None, because no thread waits."""
 
     @property
     def dead(self) -> bool:
-        """Whether the exit was noticed."""
-
-    @property
-    def at_ns(self) -> int | None:
-        """Monotonic time at which a waiting thread noticed the exit; None if no thread waits."""
-
-    @property
-    def found(self) -> os.waitid_result | None:
-        """Status that a waiting thread saw before other code reaped the process; None if it saw none."""
-
-    def fileno(self) -> int:
-        """Return the descriptor that becomes readable at the exit; -1 after `close`."""
+        """Whether the pidfd is readable."""
+        return readable(self._fd)
 
     def look(self) -> None:
-        """Make the descriptor readable now if the process is dead."""
+        """Do nothing, because the kernel makes a pidfd readable at once."""
 
     def peek(self) -> os.waitid_result | None:
-        """Return the status of a child of the host without reaping it.
-
-        None if the child runs, or if a tracer holds it.
+        """Return the status of a child of the host without reaping it; None if the child runs, or if a tracer holds it.
 
         Raises:
             ChildProcessError: The child is reaped already.
         """
+        return os.waitid(os.P_PIDFD, self._fd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
     def stop(self) -> os.waitid_result | None:
         """Return how a child of the host was suspended, once per suspension; None if there is no new suspension.
@@ -191,22 +112,50 @@ class ExitNotice(Protocol):
         Raises:
             OSError: The child is reaped.
         """
+        return os.waitid(os.P_PIDFD, self._fd, os.WSTOPPED | os.WNOHANG)
 
     def send(self, sig: int, flags: int) -> None:
-        """Signal the process.
-
-        Raises:
-            OSError: The process is gone, or this process has no permission.
-        """
+        """Signal the process; with the flag for it, the group of the process."""
+        signal.pidfd_send_signal(self._fd, sig, None, flags)
 
     def lost_status(self) -> tuple[int | None, bool]:
-        """Return exit code and core dump of a process that other code has reaped; (None, False) if they are unknown."""
+        """Return exit code and core dump, which the kernel keeps since Linux 6.15."""
+        return remembered(self._fd)
 
     def is_being_reaped(self) -> bool:
-        """Return whether other code is reaping the process now. Its status will be known microseconds later."""
+        """Return whether other code is reaping the process now.
 
-    def close(self) -> None:
-        """Close the descriptor. Idempotent."""
+        During the reap, the process can still be signaled, and the kernel does not keep its status yet.
+        """
+        try:
+            self.send(0, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return self.lost_status()[0] is None
+
+
+def exit_notice(pid: int, *, pidfd: int = -1, parents_word: int | None = None) -> Pidfd | ExitThread:
+    """Return the exit notice of a process: by pidfd, or by a thread if the kernel lacks pidfds.
+
+    Args:
+        pid: A child of this process that is not reaped. With `parents_word`: a child of another process.
+        pidfd: Pidfd of the process, which the notice takes over; -1 to open one.
+        parents_word: A descriptor that becomes readable when the parent has reaped the process or has exited.
+
+    Raises:
+        OSError: No descriptor is left, or no thread is available.
+    """
+    if not platform.PIDFD:
+        from supervise._process.exits.thread import ExitThread
+
+        return ExitThread(pid, parents_word=parents_word)
+    try:
+        return Pidfd(os.pidfd_open(pid) if pidfd < 0 else pidfd)
+    except ProcessLookupError:  # reaped already by its parent or by other code of this program
+        return Pidfd(-1)
+
+
+# The handles of processes
 
 
 _KEEP_TRACKERS = frozenset(
@@ -218,14 +167,14 @@ _ROUNDS = 10
 """Limit on the scans for members that were forked while the group was signaled."""
 
 
-class GroupLeader(ABC):
-    """Handle of a started process that leads its own session.
+class Process(ABC):
+    """Handle of a started process that leads its own session: exit notice, status and group. No method blocks.
 
     The handle uses the pid only while no other process can have it. After that, it signals the process and the members
     of the group by descriptors.
     """
 
-    def __init__(self, pid: int, notice: ExitNotice, *, execs: bool) -> None:
+    def __init__(self, pid: int, notice: Pidfd | ExitThread, *, execs: bool) -> None:
         """Take over a process.
 
         Args:
@@ -274,6 +223,14 @@ class GroupLeader(ABC):
             self._ended = self._take_exit()
         return self._ended
 
+    def give_up(self) -> Exit | None:
+        """Do the same as `reap`. A child of the fork server does not wait for the server's report."""
+        return self.reap()
+
+    @abstractmethod
+    def stopped_by(self) -> signal.Signals | None:
+        """Return the signal that has suspended the process, once per suspension; None if there is no new suspension."""
+
     @abstractmethod
     def _take_exit(self) -> Exit | None:
         """Return the exit; None if it is not known yet."""
@@ -304,7 +261,7 @@ class GroupLeader(ABC):
         )
 
     def _peek(self) -> os.waitid_result | None:
-        """Return the status of a child without reaping it; see `ExitNotice.peek`."""
+        """Return the status of a child without reaping it; see `Pidfd.peek`."""
         return self._notice.peek()
 
     def _peak(self, max_rss_kb: int) -> int | None:
@@ -529,6 +486,66 @@ def as_signal(number: int) -> signal.Signals:
         return signal.Signals(number)
     except ValueError:
         return signal.SIGSTOP
+
+
+class Child(Process):
+    """A process that this process has started and reaps."""
+
+    def __init__(self, pid: int, *, keep: Any = None, execs: bool = True, pidfd: int = -1) -> None:
+        """Take over a child that is not reaped yet.
+
+        Args:
+            pid: Its pid.
+            keep: The `Popen` of the child, if there is one. The handle stores the exit code in the `Popen`, which
+                then does not reap.
+            execs: Whether the child executes a program. Until the exec, the kernel counts the host's memory as the
+                child's peak.
+            pidfd: Pidfd of the child, taken over; -1 to open one.
+
+        Raises:
+            OSError: No descriptor is left, or no thread is available.
+        """
+        super().__init__(pid, exit_notice(pid, pidfd=pidfd), execs=execs)
+        self._keep = keep
+
+    def _take_exit(self) -> Exit | None:
+        return self._reap_own()
+
+    def stopped_by(self) -> signal.Signals | None:
+        """Return the signal that has suspended the child, once per suspension; None if there is no new suspension."""
+        try:
+            found = self._notice.stop()
+        except OSError:  # reaped by other code of this program
+            return None
+        return None if found is None else as_signal(found.si_status)
+
+    def _mark(self, code: int | None) -> None:
+        """Store the exit code in the `Popen`, so that it never waits for the pid, which may be reused."""
+        super()._mark(code)
+        if getattr(self._keep, "returncode", 0) is None:
+            self._keep.returncode = code if code is not None else 0
+
+    def _is_being_reaped(self) -> bool:
+        return self._notice.is_being_reaped()
+
+    def _code_of_launcher(self) -> int | None:
+        return getattr(self._keep, "returncode", None) or None  # Popen has 0 if it lost the status
+
+    def _holds_number(self) -> bool:
+        if self._reaped:
+            return False
+        try:
+            self._peek()
+        except ChildProcessError:
+            return False
+        return True
+
+    def _knows_members(self) -> bool:
+        return self._reaped
+
+    def _number_is_anothers(self) -> bool:
+        """Whether a new process has the pid. Only for a child that is reaped."""
+        return look(self.pid) is not None
 
 
 class ExitSlots:

@@ -143,7 +143,7 @@ class ExitThread:
         return seen is None or seen.dead or seen.started != self._started
 
     def peek(self) -> os.waitid_result | None:
-        """Return the status of a child without reaping it; see `ExitNotice.peek`."""
+        """Return the status of a child without reaping it; see `Pidfd.peek`."""
         if not self.dead:
             return None
         if self.found is None and not self._is_anothers:  # another child may have the pid now
@@ -151,7 +151,7 @@ class ExitThread:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
     def stop(self) -> os.waitid_result | None:
-        """Return how a child was suspended; see `ExitNotice.stop`."""
+        """Return how a child was suspended; see `Pidfd.stop`."""
         return None if self.dead else os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
 
     def send(self, sig: int, flags: int) -> None:  # noqa: ARG002 - flags exist only for pidfds

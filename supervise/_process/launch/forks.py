@@ -23,7 +23,7 @@ from supervise._record import field, record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from supervise._process.exits.pidfd import Child
+    from supervise._process.exits.leader import Child
 
 
 # Fork of a host that has other threads, as in `multiprocessing`

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from supervise import _platform as platform
 from supervise._files import accessible, open_to_append, tell_reader
 from supervise._process import lifeline
-from supervise._process.exits.pidfd import Child
+from supervise._process.exits.leader import Child, Process
 from supervise._process.files import clear_of_stdio, close
 from supervise._process.launch import dispositions, posix_spawn
 from supervise._record import NamedTuple, field, record, replace
@@ -25,7 +25,6 @@ from supervise._record import NamedTuple, field, record, replace
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from supervise._process.exits.leader import Process
     from supervise._process.launch.fork_server import ServerStatus
     from supervise._process.launch.hold import Hold
     from supervise._process.launch.posix_spawn import FoundPrograms
