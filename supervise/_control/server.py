@@ -153,7 +153,7 @@ class ControlServer:
         """End the server after the selector of its loop has failed."""
         log.error("control socket %s: the selector failed: %r", self._file.path, error)
         self._file.remove()
-        self._release()
+        self._end()
 
     def close_in_child(self) -> None:
         """Close the descriptors in a forked child. Its copies would keep the socket alive."""

@@ -20,7 +20,7 @@ from supervise._core.verdict import judge
 from supervise._gang import orders, shutdown
 from supervise._gang.describe import EventEmitter, Signaled, build_result, rank_end, start_error
 from supervise._gang.ranks import RankActors
-from supervise._gang.shutdown import CrashShutdown, shut_down_without_loop
+from supervise._gang.shutdown import CrashShutdown
 from supervise._gang.sweep import Sweep
 from supervise._process.exits import oom
 from supervise._record import replace
@@ -840,19 +840,20 @@ class GangRunner:
         """Kill and reap every rank, then answer every ask. `error` was raised by a handler of `who`."""
         if self.crash is None:
             self._kill_all(f"a handler of {who} raised {repr_of(error)}", error)
-            CrashShutdown(self._loop, self.ranks.slots, self.attempt.contained.values(), self._reaped).begin()
 
-    def without_loop(self, error: BaseException) -> None:
-        """End everything synchronously: the loop's selector has failed, so that the loop cannot wait."""
-        self._kill_all(f"the supervisor's selector failed: {repr_of(error)}", error)
-        self._quietly(partial(shut_down_without_loop, self.ranks.slots, self.attempt.contained.values()))
-        self._reaped()
+    def without_selector(self, error: BaseException) -> None:
+        """Do the same after a failure of the loop's selector. After a second failure, the loop cannot wait any more."""
+        if self.crash is None:
+            self._kill_all(f"the supervisor's selector failed: {repr_of(error)}", error)
+        else:
+            self._reaped()
 
     def _kill_all(self, why: str, error: BaseException) -> None:
         self.crash = SupervisorCrashed(f"{self.attempt.spec.name}: {why}; every worker was killed")
         self.crash.__cause__ = error
         self.attempt.line.cut()  # this kills every rank, also one that a fork server forks later
         self._quietly(self._halt)
+        CrashShutdown(self._loop, self.ranks.slots, self.attempt.contained.values(), self._reaped).begin()
 
     def _reaped(self) -> None:
         """Answer every ask. If one step fails, do the next step nevertheless."""

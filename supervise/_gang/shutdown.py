@@ -7,7 +7,7 @@ forked child: remove them.
 from __future__ import annotations
 
 import atexit
-import signal
+import contextlib
 import sys
 import threading
 import time
@@ -34,10 +34,7 @@ if TYPE_CHECKING:
     from supervise._runtime.loop import Loop
 
 _DEADLINE_S = 5.0
-"""Deadline for the ranks.
-
-Without a loop, escaped processes have as long again after that. On the loop, the sweep has a deadline of its own.
-"""
+"""Deadline for the ranks. The sweep has a deadline of its own."""
 _SWEEP_S = 2 * _DEADLINE_S
 """Deadline for the sweep. After it, the shutdown ends without the sweep."""
 _AGAIN_S = 0.01
@@ -81,8 +78,9 @@ class CrashShutdown:
         for rank, process in list(processes.items()):
             if self._gone(process):
                 self._loop.unwatch(process.fileno())
-                process.close()
                 processes.pop(rank, None)
+                with contextlib.suppress(OSError):  # user code has closed its descriptor
+                    process.close()
         if processes and time.monotonic() < self._deadline_s:
             self._loop.call_later(_AGAIN_S, self._reap)
         else:
@@ -115,34 +113,6 @@ class CrashShutdown:
         except Exception:
             log.exception("pid %d cannot be reaped", process.pid)
             return True
-
-
-def shut_down_without_loop(slots: ExitSlots, contained: Iterable[Contained]) -> None:
-    """Shut down on the thread of a failed loop.
-
-    Block until all processes have ended, or until a deadline has expired.
-    """
-    slots.bury(_DEADLINE_S)
-    left = ended = [each for each in contained if each.ends]
-    for each in ended:
-        each.kill()
-    deadline_s = time.monotonic() + _DEADLINE_S
-    while left and time.monotonic() < deadline_s:
-        left = [each for each in left if _kill_escaped(each)]
-    for each in ended:
-        each.close()
-
-
-def _kill_escaped(contained: Contained) -> bool:
-    """Kill escaped processes; return whether there may be more."""
-    try:
-        found, in_motion = contained.find(killing=True)
-    except OSError:  # such as EMFILE; the deadline bounds the tries
-        return True
-    for escaped in found:
-        escaped.send(signal.SIGKILL)
-        escaped.close()
-    return in_motion or bool(found)
 
 
 # The shutdown at the interpreter's exit

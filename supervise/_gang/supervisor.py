@@ -429,7 +429,7 @@ class Supervisor(GangShell):
         self._runner.after_crash(error)
 
     def _loop_lost(self, error: BaseException) -> None:
-        self._runner.without_loop(error)
+        self._runner.without_selector(error)
 
     def _raise_crash(self) -> None:
         if self._runner.crash is not None:

@@ -68,7 +68,8 @@ class Loop:
             name: Name of the thread.
             own_thread: Whether `start` starts a thread. Otherwise the thread that calls `start` calls `run` next.
             lost: Function that is called on the loop's thread if the loop itself fails, for instance because user code
-                has closed the selector's descriptor. The loop ends after the call.
+                has closed the selector's descriptor. Then the loop watches no descriptor any more, but goes on until
+                `end`. After a second failure, the function is called again, and the loop ends.
         """
         self._name = name
         self._own_thread = own_thread
@@ -98,8 +99,7 @@ class Loop:
         """
         self._selector = platform.needed(select.epoll)
         try:
-            self._wake_fd = WakeFd()
-            self.watch(self._wake_fd.fileno(), self._wake_fd.clear)
+            self._watch_wake_ups()
             if not self._own_thread:
                 self._thread = threading.current_thread()
                 return
@@ -197,18 +197,14 @@ class Loop:
             return
         MUST_NOT_BLOCK.add(threading.get_ident())
         try:
-            while True:
-                self._drain(_AT_ONCE)
-                self._fire_timers()
-                if self._ending and not self._ready:
+            for _ in range(2):  # after the first failure, the loop goes on, so that its owner can end what it has begun
+                try:
+                    self._run()
                     break
-                self._awake = False
-                found = self._poll(0 if self._ready else self._until_timer())
-                self._awake = True  # before the callbacks, because a post by one of them needs no wake-up
-                self._serve(found)
-        except BaseException as error:
-            self._awake = True
-            self._guard(self._lost, error)
+                except BaseException as error:
+                    self._awake = True
+                    self._guard(self._renew)
+                    self._guard(self._lost, error)
         finally:
             self._closed = True
             self._drain()
@@ -216,13 +212,37 @@ class Loop:
             self._give_back()
             self._guard(self.ended.set, None)
 
-    def _give_back(self) -> None:
+    def _run(self) -> None:
+        while True:
+            self._drain(_AT_ONCE)
+            self._fire_timers()
+            if self._ending and not self._ready:
+                break
+            self._awake = False
+            found = self._poll(0 if self._ready else self._until_timer())
+            self._awake = True  # before the callbacks, because a post by one of them needs no wake-up
+            self._serve(found)
+
+    def _renew(self) -> None:
+        """Replace the selector, which then watches no descriptor but that of the wake-up event."""
+        self._close()  # first, because a new descriptor may get the number of a closed one
+        self._selector = platform.needed(select.epoll)
+        self._watch_wake_ups()
+
+    def _watch_wake_ups(self) -> None:
+        self._wake_fd = WakeFd()
+        self.watch(self._wake_fd.fileno(), self._wake_fd.clear)
+
+    def _close(self) -> None:
         self._watched.clear()
-        self._timers.clear()
-        self._lost = _nobody  # the actor's method would keep actor and loop alive in a cycle
         self._guard(self._selector.close)
         if self._wake_fd is not None:
             self._guard(self._wake_fd.close)
+
+    def _give_back(self) -> None:
+        self._timers.clear()
+        self._lost = _nobody  # the actor's method would keep actor and loop alive in a cycle
+        self._close()
 
     def _drain(self, at_most: int | None = None) -> None:
         ready = self._ready

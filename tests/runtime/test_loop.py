@@ -362,8 +362,12 @@ def test_a_loop_whose_selector_was_closed_says_so_and_runs_what_was_posted(lost,
 
     loop.post(rob)
     assert isinstance(lost.get(timeout=PATIENCE_S), Exception)
+    assert on_loop(loop, lambda: seen) == ["posted"]
+    on_loop(loop, lambda: loop.call_later(0.001, lambda: seen.append("timer")))
+    loop.post(rob)
+    assert isinstance(lost.get(timeout=PATIENCE_S), Exception)
     assert loop.join(PATIENCE_S)
-    assert seen == ["posted"]
+    assert (seen[0], seen[-1]) == ("posted", "posted")
 
 
 # Idleness

@@ -7,10 +7,8 @@ import errno
 import fcntl
 import os
 import resource
-import select
 import signal
 import struct
-import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -574,25 +572,3 @@ class ExitSlots:
         for process in list(self.processes.values()):
             with contextlib.suppress(BaseException):  # an error at one group must not spare the others
                 process.signal_group(signal.SIGKILL)
-
-    def bury(self, timeout_s: float) -> bool:
-        """Kill and reap all processes, for at most `timeout_s`; return whether all are reaped.
-
-        The call blocks, so the loop's thread uses it only after a failure of the loop.
-        """
-        self.kill_all()
-        deadline = time.monotonic() + timeout_s
-        poll = select.poll()
-        waiting = {}
-        for process in self.processes.values():
-            if process.fileno() >= 0:
-                poll.register(process.fileno(), select.POLLIN)
-                waiting[process.fileno()] = process
-        while waiting and (left := deadline - time.monotonic()) > 0:
-            for fd, _ in poll.poll(left * 1000):
-                poll.unregister(fd)
-                process = waiting.pop(fd)
-                process.reap()
-                process.close()
-        self.processes.clear()
-        return not waiting
