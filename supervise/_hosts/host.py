@@ -18,6 +18,7 @@ from supervise._gang.supervisor import Supervisor
 from supervise._hosts.lease import Lease, LeaseLost
 from supervise._hosts.plan import HostAddress, HostEnd, HostOrder, News, NewsKind
 from supervise._runtime.future import Reply
+from supervise._runtime.shell import CallbackSubscriber
 from supervise.errors import SuperviseError
 from supervise.logs import DefaultLogsSpecs
 
@@ -191,7 +192,7 @@ class Host:
                 console.close()
             raise
         self._gang = gang
-        _Observer.start(self, gang)
+        gang.tell(say.Subscribe(ref=cast("Any", CallbackSubscriber(f"{gang.actor_urn}-of-a-host", self._told))))
         start = cast("Reply[dict[int, int]]", gang.ask(say.Start(), block=False))
         threading.Thread(target=self._end, args=(gang, consoles, pumps), name="supervise-host", daemon=True).start()
         return start
@@ -271,7 +272,13 @@ class Host:
     def _event(self, event: dict[str, Any]) -> None:
         self._news.add("event", event)
 
-    # From the observer
+    # Lifecycle messages, on the gang's thread
+
+    def _told(self, message: object) -> None:
+        if isinstance(message, say.WorkerStarted):
+            self.rank_started(message.pid)
+        elif isinstance(message, say.WorkerExited):
+            self.rank_exited(message)
 
     def rank_started(self, pid: int) -> None:
         """Make the keeper responsible for a rank."""
@@ -294,29 +301,3 @@ class Host:
 
 def _ignore(_event: dict[str, Any]) -> None:
     """Ignore an event. The driver shows a failure, so the host's Supervisor must not show it, too."""
-
-
-class _Observer(pykka.ThreadingActor):
-    """Receiver of the lifecycle messages of the host's gang."""
-
-    use_daemon_thread = True
-    ends_with_its_thread = True  # see `LoopActor`
-
-    def __init__(self, host: Host, gang: pykka.ActorRef[Supervisor]) -> None:
-        super().__init__()
-        self._host = host
-        self._gang = gang
-
-    def on_start(self) -> None:
-        self._gang.tell(say.Subscribe(ref=self.actor_ref))
-
-    def on_receive(self, message: Any) -> None:
-        match message:
-            case say.WorkerStarted():
-                self._host.rank_started(message.pid)
-            case say.WorkerExited():
-                self._host.rank_exited(message)
-            case say.GangFinished():
-                self.stop()
-            case _:
-                pass

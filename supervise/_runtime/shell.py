@@ -210,6 +210,18 @@ class PendingReplies(Generic[End]):
 # The actors that receive a supervisor's lifecycle messages
 
 
+class CallbackSubscriber:
+    """A subscriber that is not an actor: its `tell` is called on the supervisor's thread, and must not block.
+
+    Each supervisor needs a subscriber of its own, because `GangFinished` does not name its gang.
+    """
+
+    def __init__(self, urn: str, tell: Callable[[object], object]) -> None:
+        """Pass messages to `tell`. `urn` identifies the subscriber."""
+        self.actor_urn = urn
+        self.tell = tell
+
+
 class Subscribers:
     """The subscribers of a supervisor.
 

@@ -19,6 +19,7 @@ from pykka._envelope import Envelope
 from supervise._runtime import fork_hooks
 from supervise._runtime.actor import Inbox, LoopActor, LoopRef
 from supervise._runtime.future import Reply
+from supervise._runtime.shell import CallbackSubscriber
 from supervise._runtime.wakeup import remaining
 from supervise._tree.monitor import LOST, NOPROC, watch
 from supervise.errors import ChildFailedError, RestartLimitExceeded, SpecError, SuperviseError
@@ -467,7 +468,7 @@ class GangLife(Life):
     usual_stop_s = None
 
     def _expect_start(self) -> None:
-        self.ref.tell(Subscribe(ref=cast("Any", _Listener(self))))
+        self.ref.tell(Subscribe(ref=cast("Any", CallbackSubscriber(f"{self.ref.actor_urn}-in-a-tree", self.told))))
         self._ready_with(cast("Reply[Any]", self.ref.ask(Start(), block=False)))
 
     def _start_failed(self, error: BaseException) -> None:
@@ -500,15 +501,6 @@ def _failure(child_id: str, result: RunProcsResult) -> BaseException | None:
     if result.failures:
         return ChildFailedError(child_id, result.failures)
     return SuperviseError(f"{child_id}: the gang has {result.outcome.replace('_', ' ')}")
-
-
-class _Listener:
-    """Subscriber to one gang. Each gang needs its own, because `GangFinished` does not name its gang."""
-
-    def __init__(self, life: GangLife) -> None:
-        """Pass messages to `life`."""
-        self.actor_urn = f"{life.ref.actor_urn}-in-a-tree"
-        self.tell = life.told
 
 
 def life_of(ref: object, report: Callable[..., object], child_id: str, tree: TreeInbox) -> Life:
