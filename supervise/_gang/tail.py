@@ -33,8 +33,6 @@ from supervise.recording import repr_of, text_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pykka._actor import ActorInbox
-
     from supervise._gang.attempt import Source
     from supervise._logs.trim import Trimming
 
@@ -313,12 +311,6 @@ class DueInbox:
     def empty(self) -> bool:
         """Whether there is no envelope."""
         return not self._queue
-
-
-if TYPE_CHECKING:
-
-    def _is_an_inbox() -> ActorInbox:
-        return DueInbox()
 
 
 # The files of a Tail: those of each rank's present life, and those of past lives until they are shown

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from supervise import messages as say
 from supervise._gang import shutdown
@@ -38,16 +38,6 @@ if TYPE_CHECKING:
 
 
 # The output of the ranks of all hosts on the driver's streams, as whole lines in the order of their arrival
-
-
-class Shown(Protocol):
-    """A destination of the ranks' output."""
-
-    def write(self, host: int, stream: str, data: bytes) -> None:
-        """Take bytes of a host's ``stdout`` or ``stderr``."""
-
-    def finish(self, host: int) -> None:
-        """Take the end of a host's output."""
 
 
 class StreamsShown:
@@ -418,7 +408,7 @@ class HostsSupervisor(GangShell):
         *,
         travels: Any = None,
         load: Callable[[Any], Any],
-        shown: Shown,
+        shown: StreamsShown,
         engine_name: str = "the engine",
     ) -> None:
         """Prepare a gang. `Start` places and launches it.

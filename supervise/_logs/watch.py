@@ -123,7 +123,7 @@ class Pace:
 
 
 class Watch:
-    """A registration. `watch` returns it."""
+    """A registration. As such, it keeps the thread running; a subclass also watches a file."""
 
     def __init__(self, hub: _Hub) -> None:
         """Store the arguments; only the hub calls this."""
@@ -207,10 +207,6 @@ class PollingWatch(Watch):
         os.close(self._fd)
 
 
-class Hold(Watch):
-    """A registration that `hold` returns. It keeps the thread running, but watches no file."""
-
-
 class _Hub:
     """The watching thread and its watches. All methods except `_run` are called under the module's lock."""
 
@@ -240,8 +236,8 @@ class _Hub:
         self._wake_fd.set()
         return polled
 
-    def hold(self) -> Hold:
-        held = Hold(self)
+    def hold(self) -> Watch:
+        held = Watch(self)
         self._holds.append(held)
         return held
 

@@ -14,7 +14,7 @@ from supervise import messages as say
 from supervise._api import signals
 from supervise._api.signals import protected
 from supervise._hosts.plan import make_plan
-from supervise._hosts.supervisor import HostsSupervisor, Shown, StreamsShown
+from supervise._hosts.supervisor import HostsSupervisor, StreamsShown
 from supervise._settings import check_seconds
 from supervise.errors import SignalException, SpecError, SuperviseError
 from supervise.ray import calls, resources
@@ -62,7 +62,7 @@ class RaySupervisor(HostsSupervisor):
         log_line_prefixes: Mapping[int, str] | None = None,
         timeout: float | None = None,
         event_sink: Sink | None = None,
-        shown: Shown | None = None,
+        shown: StreamsShown | None = None,
         **settings: Any,
     ) -> None:
         """Check and prepare a gang. `Start` places and launches it.
