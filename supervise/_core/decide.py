@@ -71,10 +71,8 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
                 batches.swept(gang, event.key, decision)
             elif event.last:
                 gang.stop.state = "swept"
-        case steps.RestartAsked():
-            _restart_asked(gang, event, decision)
-        case steps.TerminateAsked():
-            _terminate_asked(gang, event, decision)
+        case steps.RanksAsked():
+            _asked(gang, event, decision)
         case steps.TimerExpired():
             _timer_expired(gang, event, decision)
         case steps.ValuesLoaded():
@@ -407,17 +405,31 @@ def _next_attempt(gang: Gang, decision: Decision) -> None:
 _TERMINATED = "a later request terminated one of the ranks"
 
 
-def _restart_asked(gang: Gang, event: steps.RestartAsked, decision: Decision) -> None:
-    """Restart exactly these ranks. The request is answered when all of them have started again."""
-    gang.asks[event.key] = Ask("restart", event.ranks, gang.attempt)
+def _asked(gang: Gang, event: steps.RanksAsked, decision: Decision) -> None:
+    """Restart exactly these ranks, or stop them and keep them down.
+
+    The request is answered when all of them have started again, or when nothing of them is left.
+    """
+    ask = gang.asks[event.key] = Ask(event.kind, event.ranks, gang.attempt)
     if gang.phase == "running":
-        _restart_now(gang, event.ranks, decision)
+        _carry_out(gang, ask, decision)
     elif gang.phase == "finished" or gang.end_asked:
         stopping.fail_asks(gang, decision)
-    elif gang.phase != "starting":  # the coming restart of all ranks starts these, too
-        _lift(gang, event.ranks)
+    elif ask.kind == "restart" and gang.phase != "starting":  # the coming restart of all ranks starts these, too
+        _lift(gang, ask.ranks)
         if gang.restart_announced:
             decision.do(steps.SetTimer(name="backoff", delay_s=0.0))
+    elif ask.kind == "terminate" and gang.restart_announced:
+        _terminate_in_backoff(gang, ask.ranks, decision)
+        if not gang.restarting:
+            stopping.finish(gang, decision)
+
+
+def _carry_out(gang: Gang, ask: Ask, decision: Decision) -> None:
+    if ask.kind == "restart":
+        _restart_now(gang, ask.pending, decision)
+    else:
+        _terminate_now(gang, ask, decision)
 
 
 def _restart_now(gang: Gang, ranks: Iterable[int], decision: Decision) -> None:
@@ -440,19 +452,6 @@ def _lift(gang: Gang, ranks: Iterable[int]) -> None:
     for rank in (gang.ranks[local_rank] for local_rank in ranks):
         if rank.terminated:
             rank.terminated, rank.caused = False, "terminated"
-
-
-def _terminate_asked(gang: Gang, event: steps.TerminateAsked, decision: Decision) -> None:
-    """Stop exactly these ranks, and keep them down. The request is answered when nothing of them is left."""
-    ask = gang.asks[event.key] = Ask("terminate", event.ranks, gang.attempt)
-    if gang.phase == "running":
-        _terminate_now(gang, ask, decision)
-    elif gang.phase == "finished" or gang.end_asked:
-        stopping.fail_asks(gang, decision)
-    elif gang.restart_announced:
-        _terminate_in_backoff(gang, ask.ranks, decision)
-        if not gang.restarting:
-            stopping.finish(gang, decision)
 
 
 def _terminate_in_backoff(gang: Gang, ranks: Iterable[int], decision: Decision) -> None:
@@ -509,14 +508,10 @@ def _resume(gang: Gang, decision: Decision) -> None:
     waiting, gang.asks = gang.asks, {}
     for key, ask in waiting.items():  # a termination fails the earlier requests only
         gang.asks[key] = ask
-        if ask.kind == "terminate":
-            _terminate_now(gang, ask, decision)
-        elif ask.attempt < gang.attempt:
+        if ask.kind == "restart" and ask.attempt < gang.attempt:
             ask.pending = {rank for rank in ask.pending if gang.is_left_out(rank)}
-            if ask.pending:
-                _restart_now(gang, ask.pending, decision)
-            else:
-                del gang.asks[key]
-                decision.do(steps.AnswerAsk(key=key, ranks=ask.ranks))
+        if ask.pending:
+            _carry_out(gang, ask, decision)
         else:
-            _restart_now(gang, ask.ranks, decision)
+            del gang.asks[key]
+            decision.do(steps.AnswerAsk(key=key, ranks=ask.ranks))

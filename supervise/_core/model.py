@@ -13,7 +13,15 @@ from supervise._core.backoff import Backoff
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from supervise._core.steps import RankFaulted, Reason, StartFailed, StopOrder, WorkerFailedToStart, WorkerUnkillable
+    from supervise._core.steps import (
+        AskKind,
+        RankFaulted,
+        Reason,
+        StartFailed,
+        StopOrder,
+        WorkerFailedToStart,
+        WorkerUnkillable,
+    )
     from supervise.messages import Phase, WorkerExited
     from supervise.restarts import RestartKind, RestartPolicy, Strategy
 
@@ -170,8 +178,8 @@ class Ask:
 
     __slots__ = ("attempt", "kind", "pending", "ranks")
 
-    def __init__(self, kind: Literal["restart", "terminate"], ranks: frozenset[int], attempt: int) -> None:
-        self.kind: Literal["restart", "terminate"] = kind
+    def __init__(self, kind: AskKind, ranks: frozenset[int], attempt: int) -> None:
+        self.kind: AskKind = kind
         self.ranks = ranks
         self.pending = set(ranks)
         """Ranks that have not started again yet, or that are not down yet."""

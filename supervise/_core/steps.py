@@ -31,6 +31,10 @@ TimerName = Literal["grace", "kill", "drain", "backoff", "deadline"]
 """``deadline`` is the timeout of the gang, a timer that the actors set."""
 
 
+AskKind = Literal["restart", "terminate"]
+"""What a caller requests for some ranks."""
+
+
 # Events: reports of Workers and Tails, in addition to `WorkerStarted` and `WorkerExited`
 
 
@@ -183,17 +187,10 @@ class TimerExpired(NamedTuple):
     """Number of the role whose grace it is; None for that of the whole batch."""
 
 
-class RestartAsked(NamedTuple):
-    """A caller requested the restart of these ranks."""
+class RanksAsked(NamedTuple):
+    """A caller requested the restart or the end of these ranks."""
 
-    key: int
-    """Unique number of the request."""
-    ranks: frozenset[int]
-
-
-class TerminateAsked(NamedTuple):
-    """A caller requested the end of these ranks."""
-
+    kind: AskKind
     key: int
     """Unique number of the request."""
     ranks: frozenset[int]
@@ -391,8 +388,7 @@ if TYPE_CHECKING:
         | GroupEmptied
         | TailEnded
         | Swept
-        | RestartAsked
-        | TerminateAsked
+        | RanksAsked
     )
     Action = (
         LaunchRank

@@ -37,7 +37,7 @@ class Child:
     id: str
     kind: RestartKind
     added: bool = False
-    """Whether `AddAsked` added the child and the child was never ready.
+    """Whether an ask added the child and the child was never ready.
 
     If its start fails, only the asker gets the error.
     """
@@ -135,32 +135,17 @@ class BackoffExpired:
 
 
 @dataclass(slots=True, frozen=True)
-class AddAsked:
-    """A `StartChild` arrived."""
+class Asked:
+    """A `StartChild`, `TerminateChild` or `RestartChild` arrived."""
 
     key: int
     id: str
-    kind: RestartKind
+    what: Literal["add", "terminate", "restart"]
+    kind: RestartKind = "transient"
+    """The restart kind of a child that is added."""
 
 
-@dataclass(slots=True, frozen=True)
-class TerminateAsked:
-    """A `TerminateChild` arrived."""
-
-    key: int
-    id: str
-
-
-@dataclass(slots=True, frozen=True)
-class RestartAsked:
-    """A `RestartChild` arrived."""
-
-    key: int
-    id: str
-
-
-Ask = AddAsked | TerminateAsked | RestartAsked
-Event = StartAsked | StopAsked | Ready | Ignored | Ended | Gone | StopExpired | BackoffExpired | Ask
+Event = StartAsked | StopAsked | Ready | Ignored | Ended | Gone | StopExpired | BackoffExpired | Asked
 
 
 # Actions
@@ -257,7 +242,7 @@ def _advance(tree: Tree, event: Event, actions: list[Action]) -> None:
             child = tree.children.get(event.id)
             if child is not None and child.state == "backoff":
                 child.state, child.hold_s = "waiting", 0.0
-        case AddAsked() | TerminateAsked() | RestartAsked():
+        case Asked():
             _asked(tree, event, actions)
         case _:
             child = tree.children.get(event.id)
@@ -401,26 +386,24 @@ def _end(tree: Tree, outcome: Outcome, culprit: str, actions: list[Action]) -> N
 # Asks
 
 
-def _asked(tree: Tree, event: Ask, actions: list[Action]) -> None:
+def _asked(tree: Tree, event: Asked, actions: list[Action]) -> None:
     child = tree.children.get(event.id)
     problem: Problem = ""
     if tree.phase not in ("starting", "running"):
         problem = "ending"
-    elif isinstance(event, AddAsked):
+    elif event.what == "add":
         problem = "present" if child is not None else ""
     elif child is None:
         problem = "unknown"
     if problem:
         actions.append(Answer(event.key, problem))
-    elif isinstance(event, AddAsked):
+    elif child is None:
         tree.children[event.id] = Child(id=event.id, kind=event.kind, added=True)
         tree.asks[event.key] = event.id, "ready"
-    elif isinstance(event, RestartAsked):
-        assert child is not None  # noqa: S101 - else it is unknown
+    elif event.what == "restart":
         tree.asks[event.key] = event.id, "ready"
         _restart_one(tree, child, actions)
     else:
-        assert child is not None  # noqa: S101 - else it is unknown
         tree.asks[event.key] = event.id, "gone"
         _terminate_one(tree, child, actions)
 

@@ -382,11 +382,11 @@ class GangRunner:
         self._member_asked = True
         self.close()
 
-    def request(self, kind: type[steps.RestartAsked | steps.TerminateAsked], ranks: frozenset[int]) -> Reply[Any]:
+    def request(self, kind: steps.AskKind, ranks: frozenset[int]) -> Reply[Any]:
         """Request the restart or the termination of ranks; return the reply to the request, which is pending."""
         self._requests += 1
         reply = self.replies.begin_request(self._requests)
-        self.step(kind(self._requests, ranks))
+        self.step(steps.RanksAsked(kind, self._requests, ranks))
         return reply
 
     def reload(self, ranks: frozenset[int]) -> Reply[dict[int, bool]]:

@@ -321,7 +321,7 @@ class Supervisor(GangShell):
             SpecError: A rank is not in this gang, or the gang does not run. Nothing was done.
             SuperviseError: In the reply: the gang has ended before, or a rank did not start.
         """
-        return self._request(steps.RestartAsked, ranks)
+        return self._request("restart", ranks)
 
     def terminate_ranks(self, ranks: frozenset[int]) -> Reply[dict[int, int]]:
         """Stop exactly these ranks; answer with ``{rank: pid}`` when nothing of them is left. See `TerminateRanks`.
@@ -330,9 +330,9 @@ class Supervisor(GangShell):
             SpecError: A rank is not in this gang, or the gang does not run. Nothing was done.
             SuperviseError: In the reply: the gang has ended before.
         """
-        return self._request(steps.TerminateAsked, ranks)
+        return self._request("terminate", ranks)
 
-    def _request(self, kind: type[steps.RestartAsked | steps.TerminateAsked], ranks: Any) -> Reply[dict[int, int]]:
+    def _request(self, kind: steps.AskKind, ranks: Any) -> Reply[dict[int, int]]:
         self._raise_crash()
         return self._runner.request(kind, requested_ranks(ranks, self._runner.gang, self._runner.attempt.spec.name))
 

@@ -130,7 +130,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
         for spec in specs:
             self._tree.children[spec.id] = ts.Child(spec.id, spec.restart or self._policy.restart)
             self._rows[spec.id] = Row(spec)
-        self._asks: dict[int, ts.Ask] = {}
+        self._asks: dict[int, ts.Asked] = {}
         self._subscribers = Subscribers(keep=False)
         self._restarts_total = self._asked = 0
 
@@ -210,19 +210,16 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
 
     def _ask(self, message: trees.StartChild | trees.TerminateChild | trees.RestartChild) -> Reply[Any]:
         self._asked = key = self._asked + 1
-        event: ts.Ask
         if isinstance(message, trees.StartChild):
             spec = message.spec
             if not isinstance(spec, trees.ChildSpec):
                 raise SpecError(f"spec is {repr_of(spec)}; give a ChildSpec")
             self._rows.setdefault(spec.id, Row(spec))
-            event = ts.AddAsked(key, spec.id, spec.restart or self._policy.restart)
+            event = ts.Asked(key, spec.id, "add", spec.restart or self._policy.restart)
         elif not isinstance(message.id, str):
             raise SpecError(f"id is {repr_of(message.id)}; give the id of a child, a string")
-        elif isinstance(message, trees.TerminateChild):
-            event = ts.TerminateAsked(key, message.id)
         else:
-            event = ts.RestartAsked(key, message.id)
+            event = ts.Asked(key, message.id, "terminate" if isinstance(message, trees.TerminateChild) else "restart")
         self._asks[key] = event
         reply = self._replies.begin_request(key)
         self._step(event)
@@ -384,7 +381,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
         event = self._asks.pop(action.key)
         row = self._rows.get(event.id)
         if not action.problem:
-            ref = None if row is None or isinstance(event, ts.TerminateAsked) else row.ref
+            ref = None if row is None or event.what == "terminate" else row.ref
             self._replies.answer_request(action.key, ref)
             return
         reason = None if row is None else row.reason

@@ -23,16 +23,15 @@ from supervise._core.steps import (
     NotAssembled,
     Publish,
     RankFaulted,
+    RanksAsked,
     RelaunchRank,
     ReportUnkillable,
-    RestartAsked,
     SendSignal,
     SetTimer,
     StartAsked,
     StopOnFailure,
     SweepUp,
     Swept,
-    TerminateAsked,
     TimerExpired,
     WorkerFailedToStart,
     WorkerUnkillable,
@@ -217,7 +216,9 @@ def test_an_attempt_that_cannot_be_assembled_has_failed_with_its_first_rank():
 
 def test_an_attempt_without_a_terminated_rank_fails_with_the_first_that_restarts():
     gang = Gang(nprocs=2, grace_s=1.0, policy=RestartPolicy(max_restarts=1))
-    gang, _ = run_to(gang, StartAsked(), started(0), started(1), TerminateAsked(1, frozenset({0})), ended(-15, 0.5, 0))
+    gang, _ = run_to(
+        gang, StartAsked(), started(0), started(1), RanksAsked("terminate", 1, frozenset({0})), ended(-15, 0.5, 0)
+    )
     gang, _ = run_to(gang, Swept(key=1), ended(3, 1.0, 1), census(), Swept(), expired("backoff"))
     gang, _ = run_to(gang, NotAssembled(OSError("no room"), 2 * S), census())
     assert judge(gang).roles == {0: "terminated", 1: "root_cause"}
@@ -293,7 +294,7 @@ def test_a_terminated_rank_is_not_restarted_when_failures_are_heeded_again():
         StartAsked(),
         WorkerStarted(local_rank=0, pid=1, started_ns=0),
         WorkerStarted(local_rank=1, pid=2, started_ns=0),
-        TerminateAsked(1, frozenset({1})),
+        RanksAsked("terminate", 1, frozenset({1})),
         WorkerExited(local_rank=1, pid=2, exitcode=-15, ended_ns=1),
         Swept(key=1),
     ):
@@ -314,7 +315,7 @@ def test_timers_and_sweeps_of_a_batch_that_is_no_more_do_nothing():
 def test_sigkill_and_its_wait_follow_the_late_start_of_a_rank_of_a_killed_batch():
     gang = Gang(nprocs=1, grace_s=1.0, policy=RestartPolicy(), strategy="one_for_one")
     gang, _ = run_to(gang, StartAsked(), started(), ended(3), Swept(key=1), TimerExpired("backoff", 1))
-    gang, actions = run_to(gang, RestartAsked(1, frozenset({0})), TimerExpired("grace", 2))
+    gang, actions = run_to(gang, RanksAsked("restart", 1, frozenset({0})), TimerExpired("grace", 2))
     assert actions == [SetTimer(name="kill", delay_s=5.0, key=2)], "its launch is pending"
     gang, actions = decide(gang, TimerExpired("kill", 2))
     assert actions == [], "the next life waits for the launch"
@@ -327,7 +328,7 @@ def test_sigkill_and_its_wait_follow_the_late_start_of_a_rank_of_a_killed_batch(
 
 def test_a_stop_signal_sigkill_leaves_ranks_that_restart_and_their_sweep_no_time():
     gang = Gang(nprocs=1, grace_s=1.0, policy=RestartPolicy(), strategy="one_for_one", stop_signal=SIGKILL)
-    gang, actions = run_to(gang, StartAsked(), started(), RestartAsked(1, frozenset({0})))
+    gang, actions = run_to(gang, StartAsked(), started(), RanksAsked("restart", 1, frozenset({0})))
     assert actions == [
         SendSignal(ranks=frozenset({0}), sig=SIGKILL, escalation=1),
         SetTimer(name="kill", delay_s=5.0, key=1),
@@ -341,7 +342,14 @@ def one_terminated():
     gang = Gang(nprocs=2, grace_s=1.0, window=1, policy=RestartPolicy(max_restarts=5))
     return run_to(
         gang,
-        *(StartAsked(), started(0), started(1), TerminateAsked(1, frozenset({1})), ended(-15, 0.5, 1), Swept(key=1)),
+        *(
+            StartAsked(),
+            started(0),
+            started(1),
+            RanksAsked("terminate", 1, frozenset({1})),
+            ended(-15, 0.5, 1),
+            Swept(key=1),
+        ),
         *(ended(3), census(), Swept(), expired("backoff"), Assembled()),
     )[0]
 
@@ -350,7 +358,7 @@ def test_a_terminated_rank_that_is_asked_for_while_all_restart_gets_a_new_life()
     """Its old life is not launched once more: it would be ready, and its end would be told, from the beginning."""
     gang = one_terminated()
     assert (gang.phase, gang.attempt, gang.ranks[1].attempt) == ("starting", 1, 0)
-    gang, _ = decide(gang, RestartAsked(2, frozenset({1})))
+    gang, _ = decide(gang, RanksAsked("restart", 2, frozenset({1})))
     gang, actions = decide(gang, started(0))
     assert not [action for action in actions if isinstance(action, LaunchRank)]
     gang, actions = run_to(gang, Swept(key=2), TimerExpired(name="backoff", key=2))
@@ -362,7 +370,9 @@ def test_a_terminated_rank_that_is_asked_for_while_all_restart_gets_a_new_life()
 def test_the_failed_launch_of_a_rank_that_was_terminated_in_an_earlier_attempt_is_its_own():
     """It stops no other rank, and no `Wait` raises."""
     gang, _ = decide(one_terminated(), started(0))
-    gang, actions = run_to(gang, RestartAsked(2, frozenset({1})), Swept(key=2), TimerExpired(name="backoff", key=2))
+    gang, actions = run_to(
+        gang, RanksAsked("restart", 2, frozenset({1})), Swept(key=2), TimerExpired(name="backoff", key=2)
+    )
     assert RelaunchRank(local_rank=1, attempt=2) in actions
     gang, _ = decide(gang, WorkerFailedToStart(local_rank=1, error=OSError("no room"), at_ns=3 * S))
     assert gang.start_failure is None
@@ -404,13 +414,13 @@ def in_backoff():
 
 
 def test_a_termination_in_the_backoff_is_answered_at_once_and_the_rank_stays_down():
-    gang, actions = run(in_backoff(), TerminateAsked(1, SECOND))
+    gang, actions = run(in_backoff(), RanksAsked("terminate", 1, SECOND))
     assert actions == [AnswerAsk(key=1, ranks=SECOND)]
     assert run(gang, expired("backoff"))[0].left_out == SECOND
 
 
 def test_a_restart_in_the_backoff_lifts_a_termination_and_ends_the_wait():
-    gang, actions = run(in_backoff(), TerminateAsked(1, SECOND), RestartAsked(2, SECOND))
+    gang, actions = run(in_backoff(), RanksAsked("terminate", 1, SECOND), RanksAsked("restart", 2, SECOND))
     assert actions[1:] == [SetTimer(name="backoff", delay_s=0.0)]
     gang, actions = run(gang, expired("backoff"), Assembled(), started(0), started(1))
     assert not gang.left_out
@@ -418,7 +428,7 @@ def test_a_restart_in_the_backoff_lifts_a_termination_and_ends_the_wait():
 
 
 def test_a_termination_of_all_ranks_in_the_backoff_ends_the_gang():
-    gang, actions = run(in_backoff(), TerminateAsked(1, BOTH))
+    gang, actions = run(in_backoff(), RanksAsked("terminate", 1, BOTH))
     assert Publish() in actions
     assert judge(gang).outcome == "stopped"
 
@@ -426,7 +436,9 @@ def test_a_termination_of_all_ranks_in_the_backoff_ends_the_gang():
 def test_requests_during_the_stop_are_carried_out_before_the_backoff():
     """In their order, so that the termination fails only the request before it."""
     gang = run(running_pair(), exited(0, 3))[0]
-    gang = run(gang, RestartAsked(1, FIRST), TerminateAsked(2, FIRST), RestartAsked(3, FIRST))[0]
+    gang = run(
+        gang, RanksAsked("restart", 1, FIRST), RanksAsked("terminate", 2, FIRST), RanksAsked("restart", 3, FIRST)
+    )[0]
     actions = run(gang, AllReaped(recorded={}), exited(1, -15), Swept())[1]
     failed = [action.keys for action in actions if isinstance(action, FailAsks)]
     assert failed == [(1,)]
@@ -438,7 +450,7 @@ def test_requests_during_the_stop_are_carried_out_before_the_backoff():
 
 def test_a_termination_of_the_failed_rank_during_the_stop_leaves_the_restart_its_cause():
     gang = run(running_pair(), exited(0, 3))[0]
-    gang, actions = run(gang, TerminateAsked(1, FIRST), AllReaped(recorded={}), exited(1, -15), Swept())
+    gang, actions = run(gang, RanksAsked("terminate", 1, FIRST), AllReaped(recorded={}), exited(1, -15), Swept())
     announced = actions[-1]
     assert isinstance(announced, AnnounceRestart)
     assert (announced.verdict.outcome, announced.verdict.blamed) == ("failed", (0,))
@@ -448,8 +460,10 @@ def test_a_termination_of_the_failed_rank_during_the_stop_leaves_the_restart_its
 
 def test_an_older_request_does_not_start_a_rank_that_was_terminated_since():
     """Rank 0 had started again when it was terminated; the request still waits for rank 1, which fails to start."""
-    gang = run(running_pair(), RestartAsked(1, BOTH), exited(0, -15), exited(1, -15), Swept(key=1))[0]
-    gang = run(gang, TimerExpired(name="backoff", key=1), started(0), TerminateAsked(2, FIRST), exited(0, -15))[0]
+    gang = run(running_pair(), RanksAsked("restart", 1, BOTH), exited(0, -15), exited(1, -15), Swept(key=1))[0]
+    gang = run(
+        gang, TimerExpired(name="backoff", key=1), started(0), RanksAsked("terminate", 2, FIRST), exited(0, -15)
+    )[0]
     gang, actions = run(gang, Swept(key=2), NOT_LAUNCHED, AllReaped(recorded={}), Swept())
     assert AnswerAsk(key=2, ranks=FIRST) in actions
     gang, actions = run(gang, expired("backoff"), Assembled(), started(1))
@@ -460,7 +474,7 @@ def test_an_older_request_does_not_start_a_rank_that_was_terminated_since():
 
 def test_a_temporary_rank_that_a_restart_of_all_cannot_launch_fails_its_request():
     """It is not tried again, so that it must not be said to run."""
-    gang = run(running_pair(kinds=("transient", "temporary")), exited(0, 3), RestartAsked(1, SECOND))[0]
+    gang = run(running_pair(kinds=("transient", "temporary")), exited(0, 3), RanksAsked("restart", 1, SECOND))[0]
     gang = run(gang, AllReaped(recorded={}))[0]
     gang.move(1, "overdue")  # its launch was pending, and nothing waits for it any more
     gang = run(gang, Swept(), expired("backoff"), Assembled(), started(0))[0]
@@ -470,7 +484,10 @@ def test_a_temporary_rank_that_a_restart_of_all_cannot_launch_fails_its_request(
 
 def test_a_termination_is_answered_although_a_later_request_starts_the_rank_again():
     gang, _ = run(
-        running_pair(strategy="one_for_one"), TerminateAsked(1, FIRST), RestartAsked(2, FIRST), exited(0, -15)
+        running_pair(strategy="one_for_one"),
+        RanksAsked("terminate", 1, FIRST),
+        RanksAsked("restart", 2, FIRST),
+        exited(0, -15),
     )
     number = max(gang.batches)
     gang, actions = run(gang, Swept(key=number))
@@ -521,7 +538,10 @@ def test_a_restart_of_several_roles_is_in_their_order():
 
 def test_services_of_terminated_clients_end_and_the_gang_was_stopped():
     gang, actions = run(
-        running((0, 1), services=frozenset({0})), TerminateAsked(1, frozenset({1})), exited(1, -15), Swept(key=1)
+        running((0, 1), services=frozenset({0})),
+        RanksAsked("terminate", 1, frozenset({1})),
+        exited(1, -15),
+        Swept(key=1),
     )
     assert signals(actions) == [([1], SIGTERM), ([0], SIGTERM)]
     gang, actions = run(gang, exited(0, -15), Swept(key=2))
@@ -629,7 +649,7 @@ def test_a_child_that_is_terminated_in_its_backoff_hands_the_backoff_to_the_next
     ):
         actions = trees.decide(tree, event)
     assert trees.SetBackoff("a", 4.0) in actions
-    assert trees.SetBackoff("b", 4.0) in trees.decide(tree, trees.TerminateAsked(1, "a"))
+    assert trees.SetBackoff("b", 4.0) in trees.decide(tree, trees.Asked(1, "a", "terminate"))
     assert trees.decide(tree, trees.BackoffExpired("b")) == [trees.Start("b", 2)]
 
 
@@ -655,7 +675,7 @@ def waits(actions):
 
 def test_a_sweep_that_others_follow_ends_neither_a_batch_nor_the_gang():
     """The roles have different containment, so that several searches answer one request."""
-    gang, _ = run(running_pair(), RestartAsked(1, FIRST), exited(0, -15))
+    gang, _ = run(running_pair(), RanksAsked("restart", 1, FIRST), exited(0, -15))
     gang, actions = run(gang, Swept(leaked={0: (7,)}, key=1, last=False))
     assert actions == []
     _, actions = run(gang, Swept(key=1))

@@ -122,12 +122,13 @@ def _over(world: World, name: str) -> World:
 def _asks(world: World, tree: ts.Tree) -> Iterator[Move]:
     key = world.asked
     for name in [*tree.children, "unknown"]:
-        for what, event in (("restart", ts.RestartAsked(key, name)), ("terminate", ts.TerminateAsked(key, name))):
+        for event in (ts.Asked(key, name, "restart"), ts.Asked(key, name, "terminate")):
+            what = event.what
             after = world._replace(asked=key + 1, owed=world.owed | {(key, what, name)})
             yield f"{what} {name}", after._replace(may_stop=world.may_stop | {name}), (event,)
     for kind in ("transient", "temporary"):
         after = world._replace(asked=key + 1, owed=world.owed | {(key, "add", "new")})
-        yield f"add {kind}", after, (ts.AddAsked(key, "new", kind),)
+        yield f"add {kind}", after, (ts.Asked(key, "new", "add", kind),)
 
 
 def obey(world: World, action: ts.Action, tree: ts.Tree) -> World:  # noqa: PLR0911 - one line an action

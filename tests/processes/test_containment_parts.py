@@ -23,7 +23,7 @@ from supervise._gang.sweep import Sweep
 from supervise._process import lifeline
 from supervise._process.containment import cgroup, escapees, escapees as containments, groups, marker
 from supervise._process.containment.cgroup import GangFolder
-from supervise._process.containment.escapees import Contained, Escaped, make
+from supervise._process.containment.escapees import Contained, Escaped
 from supervise._process.containment.procfs import Layout
 from supervise._process.files import anonymous_file
 from supervise._process.launch import program
@@ -128,7 +128,7 @@ def sweep() -> Iterator[Callable[..., Swept]]:
 @both_ways
 def test_a_marked_process_is_found_with_its_rank_and_nobody_else():
     """Neither an unmarked process, nor another gang's, nor one in the group of a rank that still lives."""
-    ours, other = make("sweep", "a"), make("sweep", "b")
+    ours, other = Contained("sweep", "a"), Contained("sweep", "b")
     with running(WAITS, ours.env(3)) as pid, running(WAITS, other.env(0)), running(WAITS):
         assert pids_and_ranks(ours) == {(pid, 3)}
         assert pids_and_ranks(ours, skip={pid}) == set()
@@ -146,7 +146,7 @@ def test_of_processes_older_than_this_one_nothing_but_the_age_is_read(monkeypatc
         return real(pid, *args, **settings)
 
     breaking.instead("look at a process", look)
-    contained = make("sweep", "a")
+    contained = Contained("sweep", "a")
     with running(WAITS, contained.env(3)) as pid:
         assert pids_and_ranks(contained) == {(pid, 3)}
     assert pid in read
@@ -155,9 +155,9 @@ def test_of_processes_older_than_this_one_nothing_but_the_age_is_read(monkeypatc
 
 def test_the_marker_of_an_outer_gang_stays(monkeypatch):
     """What a gang within a rank leaves behind is the outer gang's, too."""
-    outer = make("sweep", "outer")
+    outer = Contained("sweep", "outer")
     monkeypatch.setenv(marker.VARIABLE, outer.env(2)[marker.VARIABLE])
-    inner = make("sweep", "inner")
+    inner = Contained("sweep", "inner")
     with running(WAITS, inner.env(12)) as pid:
         assert pids_and_ranks(outer) == {(pid, 2)}
         assert pids_and_ranks(inner) == {(pid, 12)}
@@ -165,7 +165,7 @@ def test_the_marker_of_an_outer_gang_stays(monkeypatch):
 
 def test_a_forked_rank_and_what_it_forks_are_known_by_their_file():
     """/proc shows the environment that the fork server had."""
-    contained = make("sweep", "a")
+    contained = Contained("sweep", "a")
     env = {"MARKER": contained.env(5)[marker.VARIABLE], "PYTHONPATH": str(Path(__file__).parents[2])}
     with running(FORKED, env, (sys.executable,)) as pid:
         family = {pid, *(child.pid for child in psutil.Process(pid).children())}
@@ -180,7 +180,7 @@ def test_a_forked_rank_and_what_it_forks_are_known_by_their_file():
 def test_who_dies_at_once_was_not_left_behind(monkeypatch):
     """A lifeline may have killed it just before the look."""
     monkeypatch.setattr(containments, "DYING_S", 1.0)  # a busy machine takes more than the usual time to kill
-    contained = make("group", "a")
+    contained = Contained("group", "a")
     real = Escaped.alive
 
     def last_seen_alive(escaped: Escaped) -> bool:
@@ -202,7 +202,7 @@ def numbers_of(pid: int, token: str) -> Iterator[int | None]:
 
 def test_who_is_in_the_middle_of_an_exec_is_found():
     """While the kernel exchanges its program, a process has no environment to know it by."""
-    contained = make("sweep", "a", forked=False)
+    contained = Contained("sweep", "a", forked=False)
     again = 'echo ready; exec sh -c "$AGAIN"'
     with running(again, {**contained.env(3), "AGAIN": 'exec sh -c "$AGAIN"'}) as pid:
         assert set(numbers_of(pid, contained.token)) == {3}
@@ -210,7 +210,7 @@ def test_who_is_in_the_middle_of_an_exec_is_found():
 
 def test_an_exec_that_does_not_end_is_looked_at_again(monkeypatch):
     """Nobody is taken for gone who could not be looked at."""
-    contained = make("sweep", "a", forked=False)
+    contained = Contained("sweep", "a", forked=False)
     read, look, hanging = escapees._environment_now, escapees.layout, True
     with running(WAITS, contained.env(1)) as pid:
         monkeypatch.setattr(escapees, "_environment_now", lambda one: b"" if hanging and one == str(pid) else read(one))
@@ -237,7 +237,7 @@ ctypes.CDLL(None).pthread_exit(None)
 
 def test_who_has_no_main_thread_any_more_is_found():
     """Its other threads live on, and the kernel shows it as a zombie."""
-    contained = make("sweep", "a", forked=False)
+    contained = Contained("sweep", "a", forked=False)
     with running(LEADERLESS, contained.env(4), argv=(sys.executable, "-S")) as pid:
         while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             assert psutil.pid_exists(pid)
@@ -259,7 +259,7 @@ signal.pause()
 
 def test_who_has_unmapped_its_environment_holds_up_no_look(monkeypatch):
     """It is not in the middle of an exec, which would be waited for. Anybody can do that, a stranger too."""
-    contained = make("sweep", "a", forked=False)
+    contained = Contained("sweep", "a", forked=False)
     monkeypatch.setenv("LONG", "x" * 20_000)
     with running(HIDES, argv=(sys.executable, "-S")) as pid:
         while escapees._environment_now(str(pid)):
@@ -269,7 +269,7 @@ def test_who_has_unmapped_its_environment_holds_up_no_look(monkeypatch):
 
 def test_who_was_forked_by_one_that_ended_before_it_was_looked_at_is_found(breaking):
     """The forker was on the list of processes and died unseen; its child came after the list."""
-    contained = make("sweep", "a", forked=False)
+    contained = Contained("sweep", "a", forked=False)
     forker = "trap 'sleep 1000 & exit' TERM; echo ready; while :; do :; done"
     with running(forker, contained.env(1)) as pid, watched([pid]) as watch:
 
@@ -294,7 +294,7 @@ def test_s7_a_number_reused_after_the_look_is_a_stranger():
     """What was found has ended; who has its number now is not signalled."""
     if not os.access(LAST_PID, os.W_OK):
         pytest.skip(f"{LAST_PID} cannot be written")
-    contained = make("sweep", "a")
+    contained = Contained("sweep", "a")
     with ExitStack() as stack:
         with running("sleep 0.1; echo ready; exec sleep 1000", contained.env(0)) as pid:
             (escaped,) = contained.find().live
@@ -315,7 +315,7 @@ def test_s7_a_number_reused_after_the_look_is_a_stranger():
 @both_ways
 def test_s7_a_number_reused_during_the_look_is_a_stranger(breaking):
     """The marker was seen, then the number became another process's: the second look tells."""
-    contained = make("sweep", "a")
+    contained = Contained("sweep", "a")
     seen = []
 
     def look(real: Any, pid: int, token: str, *, forked: bool, waits: bool) -> int | None:
@@ -340,7 +340,7 @@ def test_what_is_found_is_ended(sweep, kind, script):
     """Politely, by SIGKILL after the time given, and also what it starts meanwhile."""
     if kind == "cgroup":
         need_cgroup()
-    contained = make(kind, "a", forked=False)
+    contained = Contained(kind, "a", forked=False)
     if (enter := contained.enter(1)) is not None:
         script = f"echo 0 > {enter}; {script}"
     with running(script, contained.env(1)) as pid:
@@ -361,7 +361,7 @@ def alive(pid: int) -> bool:
 
 def test_the_default_only_reports(sweep):
     """The process lives on."""
-    contained = make("group", "a")
+    contained = Contained("group", "a")
     with running(WAITS, contained.env(0)) as pid:
         assert sweep(contained, end=contained.ends) == Swept(leaked={0: (pid,)}, ended=False)
         assert alive(pid)
@@ -369,7 +369,7 @@ def test_the_default_only_reports(sweep):
 
 def test_a_look_that_fails_is_told_and_ends_nothing(breaking, sweep, caplog):
     """Whoever waits for the sweep is answered all the same."""
-    contained = make("sweep", "a")
+    contained = Contained("sweep", "a")
     breaking.never("look for escaped processes")
     assert sweep(contained) == Swept(leaked={}, ended=False)
     assert "looking for escaped processes failed" in caplog.text
@@ -377,14 +377,14 @@ def test_a_look_that_fails_is_told_and_ends_nothing(breaking, sweep, caplog):
 
 def test_without_another_thread_the_loop_looks_itself(no_threads, sweep):
     """A limit of threads is reached, or the interpreter is exiting."""
-    contained = make("sweep", "a")
+    contained = Contained("sweep", "a")
     with running(WAITS, contained.env(0)) as pid, no_threads():
         assert sweep(contained) == Swept(leaked={0: (pid,)}, ended=True)
 
 
 def test_a_sweep_that_is_cancelled_says_nothing_and_lets_go(monkeypatch):
     """The leak check would find its descriptors."""
-    contained = make("sweep", "a")
+    contained = Contained("sweep", "a")
     loop, said = Loop("test-cancel", lost=print), []
     with running(WAITS, contained.env(0)) as pid:
         seen: SimpleQueue[None] = SimpleQueue()
@@ -407,7 +407,7 @@ def test_a_sweep_that_is_cancelled_says_nothing_and_lets_go(monkeypatch):
 def test_a_program_is_in_its_control_group_from_its_first_instruction(tmp_path):
     """Started as a rank is; the number of its rank is its group's name."""
     need_cgroup()
-    contained = make("cgroup", "it's a/name", forked=False)
+    contained = Contained("cgroup", "it's a/name", forked=False)
     out = tmp_path / "out"
     line = lifeline.Lifeline()
     read_end = line.read_end()
@@ -429,7 +429,7 @@ def test_a_program_is_in_its_control_group_from_its_first_instruction(tmp_path):
 def test_a_program_that_is_not_there_is_an_error_of_the_start():
     """Also where a shell enters the control group first."""
     need_cgroup()
-    contained = make("cgroup", "a")
+    contained = Contained("cgroup", "a")
     line = lifeline.Lifeline()
     with pytest.raises(FileNotFoundError):
         program.run_program(["no-such-program"], LaunchSpec(env=os.environ, line=line, enter=contained.enter(0)), -1)
@@ -440,7 +440,7 @@ def test_a_program_that_is_not_there_is_an_error_of_the_start():
 def test_one_stroke_kills_a_control_group_and_those_within(sweep):
     """Whoever made groups of its own in it does not escape by that."""
     need_cgroup()
-    contained = make("cgroup", "a")
+    contained = Contained("cgroup", "a")
     procs = contained.enter(0)
     inner = Path(procs).parent / "inner"
     with running(f"mkdir {inner}; echo 0 > {inner}/cgroup.procs; {DEAF}") as pid:
@@ -463,7 +463,7 @@ def test_the_next_use_clears_away_what_a_dead_host_left():
     live = own / f"supervise-{os.getppid()}-live-0123"
     live.mkdir()
     try:
-        assert make("cgroup", "a").close()
+        assert Contained("cgroup", "a").close()
         assert not stale.parent.exists()
         assert live.exists()
     finally:
@@ -474,13 +474,13 @@ def test_without_a_tree_the_error_says_why(mounted):
     """A clear error before any process starts."""
     mounted(None)
     with pytest.raises(SpecError, match="no cgroup v2 tree is mounted"):
-        make("cgroup", "a")
+        Contained("cgroup", "a")
     mounted(cgroup.Tree("/sys/fs/cgroup", "/elsewhere", ""))
     with pytest.raises(SpecError, match="own cgroup is not below"):
-        make("cgroup", "a")
+        Contained("cgroup", "a")
     mounted(cgroup.Tree("/nowhere", "/", ""))
     with pytest.raises(SpecError, match=r"/nowhere.* cannot be written"):
-        make("cgroup", "a")
+        Contained("cgroup", "a")
 
 
 def test_a_containment_that_cannot_be_is_refused_before_the_start(mounted):
@@ -499,7 +499,7 @@ by_kind = pytest.mark.parametrize("kind", ["sweep", "cgroup"])
 def contained_by(kind: str) -> Contained:
     if kind == "cgroup":
         need_cgroup()
-    return make(kind, "lives", forked=False)
+    return Contained(kind, "lives", forked=False)
 
 
 @contextmanager
@@ -570,7 +570,7 @@ def test_s7_a_pid_that_another_rank_got_during_the_scan_is_not_found(monkeypatch
 
 
 def test_an_escaped_process_that_is_only_reported_is_reported_with_its_life_alone():
-    contained = make("group", "lives", forked=False)
+    contained = Contained("group", "lives", forked=False)
     with life_of(contained, 0) as past:
         assert found_by_ranks(contained, {0}) == {(past, 0)}
         contained.begin_life(0, 1)
@@ -581,7 +581,7 @@ def test_an_escaped_process_that_is_only_reported_is_reported_with_its_life_alon
 
 @pytest.mark.parametrize("nprocs", [1, 2, 7, 1000])
 def test_the_marker_of_a_rank_and_life_is_no_other_s(nprocs):
-    contained = make("sweep", "lives", forked=False)
+    contained = Contained("sweep", "lives", forked=False)
     seen = set()
     for life in (0, 1, 2, 1000, 123_456):
         for rank in (0, nprocs - 1):
@@ -592,7 +592,7 @@ def test_the_marker_of_a_rank_and_life_is_no_other_s(nprocs):
 
 
 def test_a_life_with_a_large_number_is_known_again():
-    contained = make("sweep", "lives", forked=False)
+    contained = Contained("sweep", "lives", forked=False)
     contained.begin_life(999, 999_999)
     with life_of(contained, 999) as pid:
         assert found_by_ranks(contained, {999}) == {(pid, 999)}
