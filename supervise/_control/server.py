@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from supervise._control.protocol import Service, SocketFile, StopAsked
@@ -29,7 +28,7 @@ _LAST_WORDS_S = 1.0
 """How long the server waits at its end for clients to read their answers."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-_alive: weakref.WeakSet[ControlServer] = weakref.WeakSet()
+_alive = fork_hooks.instances("control")
 
 
 class ControlServer:
@@ -160,11 +159,3 @@ class ControlServer:
         if self._clients is not None:
             self._clients.close_in_child()
         self._file.forget()
-
-
-def _close_in_child() -> None:
-    for each in list(_alive):
-        each.close_in_child()
-
-
-fork_hooks.register("control", in_child=_close_in_child)

@@ -7,7 +7,6 @@ import fcntl
 import os
 import socket
 import sys
-import weakref
 from typing import TYPE_CHECKING
 
 from supervise._control.protocol import SocketFile
@@ -33,7 +32,7 @@ _REMEDIES = {
     errno.EADDRNOTAVAIL: "; give an address of this machine, such as 127.0.0.1 or 0.0.0.0",
 }
 
-_alive: weakref.WeakSet[Inherited] = weakref.WeakSet()
+_alive = fork_hooks.instances("inherited")
 
 
 class Inherited:
@@ -151,11 +150,3 @@ def inherited_by(parts: Iterable[RankSpec], given: Mapping[int, Stdin]) -> tuple
         found.close()
         raise
     return found, stdin
-
-
-def _close_in_child() -> None:
-    for each in list(_alive):
-        each.close_in_child()
-
-
-fork_hooks.register("inherited", in_child=_close_in_child)

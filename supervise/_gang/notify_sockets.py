@@ -11,7 +11,6 @@ import select
 import socket
 import struct
 import time
-import weakref
 from typing import TYPE_CHECKING, Literal
 
 from supervise._gang.notify_protocol import Message, parse
@@ -44,7 +43,7 @@ _WHOLE_QUEUE = 1024
 systemd sets ``net.unix.max_dgram_qlen`` to 512.
 """
 
-_alive: weakref.WeakSet[NotifySockets] = weakref.WeakSet()
+_alive = fork_hooks.instances("notify_sockets")
 
 
 class Told(NamedTuple):
@@ -325,11 +324,3 @@ def _is_from(leader: int, ancillary: list[tuple[int, int, bytes]]) -> bool:
             pid, uid, _ = _CREDENTIALS.unpack(data)
             return is_of_rank(pid, uid, leader)
     return False
-
-
-def _close_in_child() -> None:
-    for each in list(_alive):
-        each.close_in_child()
-
-
-fork_hooks.register("notify_sockets", in_child=_close_in_child)

@@ -12,6 +12,8 @@ import sys
 TYPE_CHECKING = False  # importing typing takes longer than all of this
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
+    from weakref import WeakSet
 
 ORDER = (
     "lifeline",  # first, because a child that blocks in a later hook must not keep the pipe of a gang open
@@ -39,6 +41,20 @@ def register(name: str, in_child: Callable[[], object]) -> None:
     global _in_child  # noqa: PLW0603 - replaced as a whole: another thread may fork at any time
     hooks = {**_in_child, name: in_child}
     _in_child = {each: hooks[each] for each in sorted(hooks, key=ORDER.index)}
+
+
+def instances(name: str) -> WeakSet[Any]:
+    """Return a set for objects of a module: every forked child calls `close_in_child` of each. See `register`."""
+    from weakref import WeakSet  # lazy: a worker has no such objects
+
+    alive: WeakSet[Any] = WeakSet()
+
+    def close() -> None:
+        for each in list(alive):
+            each.close_in_child()
+
+    register(name, close)
+    return alive
 
 
 def _run_in_child() -> None:
