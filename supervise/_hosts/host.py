@@ -139,7 +139,6 @@ class Host:
             port=port,
             pid=os.getpid(),
             keeper_port=self._lease.port,
-            omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
         )
 
     def renew(self, token: int) -> int:

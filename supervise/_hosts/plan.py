@@ -58,8 +58,6 @@ class HostAddress:
     """Pid of the process that supervises the ranks."""
     keeper_port: int = 0
     """The port at which the keeper of the lease reports that it has killed the host and its ranks. 0: none."""
-    omp_num_threads: str | None = None
-    """The value of OMP_NUM_THREADS that the engine has set on the host; None if it is unset."""
 
 
 NewsKind = Literal["logs", "event", "stdout", "stderr", "exited", "failed", "ended"]

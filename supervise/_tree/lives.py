@@ -404,13 +404,13 @@ class Life:
     def _start_failed(self, error: BaseException) -> None:
         """Do nothing about an error reply: the actor ends, and `watch` reports the reason."""
 
-    def ask_to_stop(self, shutdown_s: float | None) -> float | None:  # noqa: ARG002 - `GangLife` uses it
-        """Ask the actor to stop; return the default deadline in seconds. Idempotent.
+    def ask_to_stop(self, shutdown_s: float | None) -> float | None:
+        """Ask the actor to stop; return the deadline in seconds: `shutdown_s` or the usual one. Idempotent.
 
         None: there is no deadline.
         """
         self.ref.stop(block=False)
-        return self.usual_stop_s
+        return self.usual_stop_s if shutdown_s is None else shutdown_s
 
     def _down(self, reason: Reason, normal: bool) -> None:
         """Report the end of the actor. Called on the actor's thread, before its `on_stop` or `on_failure` runs.
@@ -465,7 +465,6 @@ class GangLife(Life):
     """
 
     start_limit_s = None
-    usual_stop_s = None
 
     def _expect_start(self) -> None:
         self.ref.tell(Subscribe(ref=cast("Any", CallbackSubscriber(f"{self.ref.actor_urn}-in-a-tree", self.told))))
@@ -484,14 +483,14 @@ class GangLife(Life):
             self._report("ended", reason, reason is None)
 
     def ask_to_stop(self, shutdown_s: float | None) -> float | None:
-        """Close the gang, by SIGKILL at the latest, and stop its actor."""
+        """Close the gang, by SIGKILL at the latest, and stop its actor; return None, because a close has an end."""
         if _exits.is_set():
             shutdown_s = GRACE_S if shutdown_s is None else min(shutdown_s, GRACE_S)
         with contextlib.suppress(pykka.ActorDeadError):
             if shutdown_s is not None:
                 self.ref.tell(Close(timeout=shutdown_s))
             self.ref.stop(block=False)
-        return self.usual_stop_s
+        return None
 
 
 def _failure(child_id: str, result: RunProcsResult) -> BaseException | None:

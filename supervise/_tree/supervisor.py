@@ -19,7 +19,6 @@ from supervise._settings import GANG
 from supervise._tree import lives as interpreter_exit
 from supervise._tree.describe import EventEmitter, Row
 from supervise._tree.lives import (
-    GangLife,
     Life,
     TreeInbox,
     TreeRef,
@@ -361,8 +360,6 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
             self._events.emit(action, row)
         row.cancel("start")
         limit_s = life.ask_to_stop(row.spec.shutdown_s)
-        if row.spec.shutdown_s is not None and not isinstance(life, GangLife):
-            limit_s = row.spec.shutdown_s
         if limit_s is not None:
             self._set_timer(row.spec.id, "stop", limit_s, self._overdue, row, life, "stopped")
 
