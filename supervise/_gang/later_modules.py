@@ -29,7 +29,7 @@ _FORKS = (
     *(("_colorize",) if sys.version_info >= (3, 15) else ()),
 )
 """Modules for a fork, and for the traceback of an exception in a rank that was forked."""
-_FORK_SERVER = ("supervise._process.exits.forkserver", "hmac")
+_FORK_SERVER = ("supervise._process.launch.fork_server", "hmac")
 """Modules for fork servers. From Python 3.14 on, each request to the server is signed."""
 _BOUND = ("supervise._logs.trim",)
 _CONTROL = ("supervise._control.server", "supervise._control.clients", "supervise._gang.stack_requests")

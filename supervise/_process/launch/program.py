@@ -352,8 +352,7 @@ class Launched:
             ChildProcessError: The server died before it forked.
             OSError: No descriptor is left for the process.
         """
-        from supervise._process.exits.forkserver import ForkServerChild
-        from supervise._process.launch.fork_server import DIED
+        from supervise._process.launch.fork_server import DIED, ForkServerChild  # loaded by the launcher
 
         assert self.status is not None  # noqa: S101
         try:
