@@ -28,7 +28,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from supervise._process.launch import posix_spawn
-from supervise._runtime.main_thread import bell_for_this_thread
+from supervise._runtime.wakeup import bell_for_this_thread
 from tests import surroundings
 from tests.breaking import breaking
 from tests.faults import holes, no_launch, no_threads, py_spy, scarce_pidfds, system_call, temporary_folder

@@ -16,8 +16,7 @@ from typing import Any
 
 from supervise._record import NamedTuple
 from supervise._runtime import fork_hooks
-from supervise._runtime.main_thread import MainBell, Marked, bell_for_this_thread, waits
-from supervise._runtime.wakeup import Bell, remaining
+from supervise._runtime.wakeup import Bell, MainBell, Marked, bell_for_this_thread, remaining, waits
 from supervise._second_signal import is_repetition, means_now
 from supervise.errors import SignalException
 from supervise.events import log

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import pykka
 
 from supervise._runtime import fork_hooks
-from supervise._runtime.main_thread import bell_for_this_thread, waits
-from supervise._runtime.wakeup import remaining
+from supervise._runtime.wakeup import bell_for_this_thread, remaining, waits
 from supervise.events import log
 
 if TYPE_CHECKING:

@@ -79,7 +79,7 @@ def test_e1_500_cycles_of_start_fail_and_close_leave_nothing_behind(tmp_path):
 
 THOUSAND = """
 import json, resource, supervise, time
-from supervise._runtime.main_thread import bell_for_this_thread
+from supervise._runtime.wakeup import bell_for_this_thread
 
 size, soft = int(sys.argv[2].partition(" ")[0]), int(sys.argv[2].partition(" ")[2] or 0)
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -129,7 +129,7 @@ def test_s9_an_argument_of_rank_5_that_cannot_be_pickled(kind):
 OUT_OF_FILES = """
 import errno, gc, resource
 from supervise._process.launch import limits
-from supervise._runtime.main_thread import bell_for_this_thread
+from supervise._runtime.wakeup import bell_for_this_thread
 
 def fds():
     for thread in threading.enumerate():

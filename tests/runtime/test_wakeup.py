@@ -14,10 +14,9 @@ from contextlib import contextmanager
 import pytest
 
 from supervise import DefaultLogsSpecs, SignalException, start_processes
-from supervise._runtime import main_thread
+from supervise._runtime import wakeup as main_thread
 from supervise._runtime.future import Reply
-from supervise._runtime.main_thread import MainBell, bell_for_this_thread
-from supervise._runtime.wakeup import Bell, WakeFd
+from supervise._runtime.wakeup import Bell, MainBell, WakeFd, bell_for_this_thread
 from tests.patience import PATIENCE_S
 
 
@@ -244,7 +243,7 @@ def test_k7_a_child_that_is_forked_in_a_wait_can_leave_it():
 
 FORKS = """
 import os, signal
-from supervise._runtime.main_thread import bell_for_this_thread
+from supervise._runtime.wakeup import bell_for_this_thread
 signal.signal(signal.SIGUSR1, lambda *_: None)
 def in_child(*_):
     if os.fork() == 0:
@@ -272,7 +271,7 @@ def test_k7_a_child_that_is_forked_in_a_wait_has_a_bell_of_its_own():
 CLOSED = """
 import os
 os.close(0)
-from supervise._runtime import main_thread as main_bell
+from supervise._runtime import wakeup as main_bell
 main_bell.bell_for_this_thread()
 print(min(main_bell._ends) > 2, os.path.exists("/proc/self/fd/0"), *map(os.get_inheritable, main_bell._ends))
 """
