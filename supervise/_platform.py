@@ -14,11 +14,13 @@ import errno
 import os
 import select
 import signal
+from contextlib import contextmanager
 from functools import cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import threading
+    from collections.abc import Callable, Iterator
     from typing import TypeVar
 
     T = TypeVar("T")
@@ -131,3 +133,48 @@ def _refusal(name: str, error: int) -> str:
         f"the kernel refuses the system call {name} ({os.strerror(error)}), which every start needs;"
         " the cause is probably a sandbox, such as the seccomp profile of a container"
     )
+
+
+# Errors that name the purpose of a thread or process that the kernel refused to create
+
+
+_LIMITS = "a limit on processes and threads may be reached (ulimit -u, or pids.max of the control group)"
+
+
+def start_thread(thread: threading.Thread, what: str) -> None:
+    """Start `thread`.
+
+    Args:
+        thread: A thread that is not started yet.
+        what: Purpose of the thread, for the error text.
+
+    Raises:
+        OSError: The thread cannot be created (EAGAIN, as for a fork).
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise no_thread(what, error) from error
+
+
+@contextmanager
+def no_process(what: str) -> Iterator[None]:
+    """Re-raise the error of a refused fork with the purpose of the process.
+
+    Raises:
+        OSError: The process cannot be created (EAGAIN).
+    """
+    try:
+        yield
+    except BlockingIOError as error:
+        raise OSError(errno.EAGAIN, f"no process for {what}: {error.strerror}; {_LIMITS}") from error
+
+
+def why_refused(number: int, reason: str) -> str:
+    """Return why the kernel refused a launch; after EAGAIN with the limit that may be reached."""
+    return f"{reason}; {_LIMITS}" if number == errno.EAGAIN and _LIMITS not in reason else reason
+
+
+def no_thread(what: str, error: RuntimeError) -> OSError:
+    """Return the `OSError` to raise instead of the bare `RuntimeError` of a failed thread start."""
+    return OSError(errno.EAGAIN, f"no thread for {what}: {error}; {refused_thread() or _LIMITS}")

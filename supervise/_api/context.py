@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack, cast
 
 import pykka
 
-from supervise import _threads, messages as ask
+from supervise import _platform as platform, messages as ask
 from supervise._api import signals
 from supervise._api.base import PContext
 from supervise._api.signals import protected
@@ -62,7 +62,7 @@ def start(thread: threading.Thread, attempt: Attempt, box: Reply[pykka.ActorRef[
 
     def start() -> None:
         try:
-            _threads.start(thread, what)
+            platform.start_thread(thread, what)
         except BaseException as error:
             attempt.close()
             box.fail(error)
@@ -71,7 +71,7 @@ def start(thread: threading.Thread, attempt: Attempt, box: Reply[pykka.ActorRef[
         _thread.start_new_thread(start, ())
     except RuntimeError as error:
         attempt.close()
-        box.fail(_threads.none_left(what, error))
+        box.fail(platform.no_thread(what, error))
 
 
 def give_up(box: Reply[pykka.ActorRef[Supervisor]]) -> None:

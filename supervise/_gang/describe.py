@@ -11,9 +11,9 @@ from supervise import messages as say
 from supervise._core import steps
 from supervise._core.steps import StartFailed, Verdict, WorkerFailedToStart
 from supervise._files import last_lines
+from supervise._platform import why_refused
 from supervise._printable import LOST_CODE, OUT_OF_MEMORY, ending, one_line, signal_name
 from supervise._record import NamedTuple
-from supervise._threads import refused
 from supervise.errors import SpawnError, failure_text, rank_cause
 from supervise.events import Event, EventLog, say_at_last
 from supervise.messages import Bare, GangFinished, WorkerExited, WorkerHung
@@ -539,7 +539,7 @@ def start_error(
         return _not_ready_error(gang, failure, notes(failure.local_rank), attempt)
     spec, error, rank = attempt.spec, failure.error, failure.local_rank
     if isinstance(error, OSError) and error.errno is not None:
-        why = f"{spec.title(rank)} could not be started: {refused(error.errno, error.strerror or '')}"
+        why = f"{spec.title(rank)} could not be started: {why_refused(error.errno, error.strerror or '')}"
         raised: Exception = OSError(error.errno, why, error.filename)
     else:
         raised = SpawnError(f"{type(error).__name__}: {text_of(error)}", local_rank=rank, role=spec.role_title(rank))

@@ -10,7 +10,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from supervise import _threads, messages as say
+from supervise import _platform as platform, messages as say
 from supervise._core import steps
 from supervise._core.hangs import Hang, Pulse, Silence
 from supervise._files import closing, open_folder
@@ -538,7 +538,9 @@ class HangReports:
             self._loop.post(self._tell, report, places, path)
 
         try:
-            _threads.start(threading.Thread(target=save, name="supervise-stacks", daemon=True), "the file with stacks")
+            platform.start_thread(
+                threading.Thread(target=save, name="supervise-stacks", daemon=True), "the file with stacks"
+            )
         except OSError:
             return False
         return True

@@ -11,7 +11,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from supervise import _threads
+from supervise import _platform as platform
 from supervise._core.hangs import LATE_NS
 from supervise._printable import ending, one_line
 from supervise._probes import Probe, parse
@@ -236,7 +236,7 @@ class Probing:
             self._present = present = self._new_try()
             self.thread = threading.Thread(target=self._run, args=(present,), name="supervise-probe", daemon=True)
             try:
-                _threads.start(self.thread, "a probe")
+                platform.start_thread(self.thread, "a probe")
             except OSError as error:
                 present.excused = True
                 self._loop.post(self._ended, present, str(error.strerror))

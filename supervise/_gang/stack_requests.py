@@ -9,7 +9,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from supervise import _platform as platform, _threads
+from supervise import _platform as platform
 from supervise._process.stacks import gather as gathering
 from supervise._process.stacks.gather import refusal
 from supervise._record import NamedTuple
@@ -93,7 +93,7 @@ class StackRequests:
         reason = "py-spy is not run: an earlier collection of stacks is still blocked" if blocked else None
         gather = gathering.Gather(pids, partial(self._request_signal, pids), without_py_spy=reason)
         thread = threading.Thread(target=self._collect, args=(gather,), name="supervise-stacks", daemon=True)
-        _threads.start(thread, "the collection of stacks")
+        platform.start_thread(thread, "the collection of stacks")
         self._gather, self._covered, self._current = gather, ranks, list(requests)
         self._thread = thread
         self._timer = self._loop.call_later(gathering.LONGEST_S, partial(self._give_up, gather))

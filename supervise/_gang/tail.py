@@ -16,7 +16,7 @@ import pykka
 from pykka import messages as pykka_messages
 from pykka._envelope import Envelope
 
-from supervise import _threads
+from supervise import _platform as platform
 from supervise._core.steps import TailDrained, TailEnded
 from supervise._gang.orders import ChangeFiles, Drain, MemberStopRequested
 from supervise._logs.lines import LineStream, source_bytes
@@ -550,7 +550,7 @@ class Tail(pykka.ThreadingActor):
             if self._held is not None:
                 self._held.cancel()
             if isinstance(error, RuntimeError):
-                raise _threads.none_left(f"the logs of {self.name}", error) from error
+                raise platform.no_thread(f"the logs of {self.name}", error) from error
             raise
 
     def on_start(self) -> None:

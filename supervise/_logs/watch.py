@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from supervise import _platform as platform, _threads
+from supervise import _platform as platform
 from supervise._runtime import fork_hooks
 from supervise._runtime.wakeup import OwnedFd, WakeFd
 from supervise.events import log
@@ -164,7 +164,7 @@ def _with_hub(add: Callable[[_Hub], Watch]) -> Watch:
         try:
             made = add(hub)
             if _hub is None:
-                _threads.start(hub.thread, "the watch of log files")
+                platform.start_thread(hub.thread, "the watch of log files")
         except BaseException:
             if _hub is None:
                 hub.close()

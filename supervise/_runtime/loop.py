@@ -13,7 +13,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from supervise import _platform as platform, _threads
+from supervise import _platform as platform
 from supervise._runtime.future import MUST_NOT_BLOCK, Reply
 from supervise._runtime.wakeup import WakeFd
 from supervise.events import log
@@ -104,7 +104,7 @@ class Loop:
                 self._thread = threading.current_thread()
                 return
             self._thread = threading.Thread(target=self.run, name=self._name, daemon=True)
-            _threads.start(self._thread, f"the supervisor {self._name!r}")
+            platform.start_thread(self._thread, f"the supervisor {self._name!r}")
         except BaseException:  # no thread is available; or a signal handler has raised, and the thread may run
             self.abandon()
             raise

@@ -12,7 +12,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError,
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from supervise import _threads
+from supervise import _platform as platform
 from supervise._hosts.host import Host
 from supervise._hosts.link import HostDead, HostUnavailable
 from supervise.errors import SuperviseError
@@ -151,7 +151,7 @@ class RayEngine:
         thread = threading.Thread(target=self._place, args=(orders, done), name="supervise-ray-place", daemon=True)
         self._threads.append(thread)
         try:
-            _threads.start(thread, "the placement of hosts")
+            platform.start_thread(thread, "the placement of hosts")
         except OSError as error:
             self._threads.remove(thread)
             done(None, error)

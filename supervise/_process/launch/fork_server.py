@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from supervise import _platform as platform, _threads
+from supervise import _platform as platform
 from supervise._process.containment.procfs import look, reading
 from supervise._process.exits import oom
 from supervise._process.exits.leader import Exit, Process, as_signal, exit_notice
@@ -50,7 +50,7 @@ def ensure_server() -> None:
         _run_server()
         return
     thread = threading.Thread(target=begin, name="supervise-forkserver", daemon=True)
-    _threads.start(thread, "the start of the fork server")
+    platform.start_thread(thread, "the start of the fork server")
     thread.join(_SERVER_S)
     if thread.is_alive():
         raise TimeoutError(f"the fork server did not start within {_SERVER_S:.0f} s")
@@ -70,7 +70,7 @@ def _run_server() -> None:
     users = server._preload_modules  # noqa: SLF001
     server._preload_modules = _Preload([*(name for name in users if name != "__main__"), *_PRELOAD])  # noqa: SLF001
     try:
-        with _threads.no_process("the fork server"):
+        with platform.no_process("the fork server"):
             forkserver.ensure_running()
     finally:
         server._preload_modules = users  # noqa: SLF001
@@ -104,7 +104,7 @@ def request(fds: Sequence[int], data: bytes) -> ServerStatus:
     """
     asking = _Asking(fds, data)
     try:
-        _threads.start(asking, "a request to the fork server")
+        platform.start_thread(asking, "a request to the fork server")
     except BaseException:
         asking.end()
         os.close(asking.ready)

@@ -20,7 +20,7 @@ from functools import partial
 from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
-from supervise import _threads
+from supervise import _platform as platform
 from supervise._process.files import clear_of_stdio, close, file_of
 from supervise._process.launch import bootstrap, program
 from supervise._process.launch.fork_server import ServerStatus, ensure_server, request
@@ -347,7 +347,7 @@ def _preparation(method: StartMethod) -> tuple[list[str], bytes]:
     main = sys.modules.get("__main__")
     if main is not None and not hasattr(main, "__spec__"):  # `python -m pdb` before 3.13 has removed it
         main.__spec__ = None  # as in every script
-    with _threads.no_process("the resource tracker of multiprocessing"):
+    with platform.no_process("the resource tracker of multiprocessing"):
         resource_tracker.ensure_running()  # all ranks share it
     if method == "forkserver":
         ensure_server()

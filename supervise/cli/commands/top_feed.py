@@ -6,7 +6,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 
-from supervise import _threads
+from supervise import _platform as platform
 from supervise._control.client import ControlClient, ControlError
 from supervise._printable import one_line
 from supervise._record import NamedTuple
@@ -140,7 +140,7 @@ class Feed:
             except BaseException as error:
                 self._inbox.put(error)
 
-        _threads.start(threading.Thread(target=guarded, name=f"top {what}", daemon=True), what)
+        platform.start_thread(threading.Thread(target=guarded, name=f"top {what}", daemon=True), what)
 
     # Readings
 

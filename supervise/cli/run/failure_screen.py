@@ -9,10 +9,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from supervise._files import last_lines
+from supervise._platform import why_refused
 from supervise._printable import one_line
 from supervise._story.failure_report import WHY_LINES, Story, clean_output, recorded
 from supervise._story.wording import shortened
-from supervise._threads import refused
 from supervise._views.recorded_run import RecordedRun
 from supervise.cli.run import program
 from supervise.errors import SpawnError
@@ -36,7 +36,9 @@ def not_started(error: BaseException, who: str, part: Part) -> str:
     if isinstance(error, OSError) and error.errno is not None:
         file = part.program if error.filename is None else os.fsdecode(error.filename)
         why = program.complaint(error.errno, part) if file == part.program else None
-        return f"cannot start{who and f' {who}'}: {why or f'{file}: {refused(error.errno, os.strerror(error.errno))}'}"
+        return (
+            f"cannot start{who and f' {who}'}: {why or f'{file}: {why_refused(error.errno, os.strerror(error.errno))}'}"
+        )
     late = isinstance(error, SpawnError) and part.settings.get("ready") == "notify" and not error.exitcode
     hint = "; call supervise.notify(ready=True) in it, or systemd-notify --ready, or leave out --ready" if late else ""
     if isinstance(error, SpawnError) and error.what == "did not start":
