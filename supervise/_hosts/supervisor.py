@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from supervise._hosts.plan import HostAddress, HostsPlan, LogPaths, News
-    from supervise._runtime.loop import Loop
 
 
 # The output of the ranks of all hosts on the driver's streams, as whole lines in the order of their arrival
@@ -319,78 +318,8 @@ def _role(role: Role, *, first: bool) -> Role:
     return "concurrent_failure" if role == "root_cause" and not first else role
 
 
-# The state of the ranks, which the driver requests from the hosts for each `Status`
-#
-# Without a `Status`, there is no request.
-
-
 _LONGEST_S = 1.0
-"""Time after which the driver answers without the hosts that have not replied."""
-
-
-class Inquiry:
-    """Requests to hosts for the state of their ranks.
-
-    Concurrent callers share the replies. Used on the driver's loop.
-    """
-
-    def __init__(
-        self, loop: Loop, answer: Callable[[], GangStatus], learn: Callable[[int, GangStatus], object]
-    ) -> None:
-        """Begin without a pending request.
-
-        Args:
-            loop: The driver's loop.
-            answer: Returns the state of the gang.
-            learn: Gets the number of a host, and the state that the host has reported.
-        """
-        self._loop = loop
-        self._answer = answer
-        self._learn = learn
-        self._replies: list[Reply[GangStatus]] = []
-        self._silent: set[int] = set()
-        """The hosts that have not replied yet."""
-        self._count = 0
-        """Number of the present inquiry. A timer or a reply of an earlier inquiry has no effect on it."""
-
-    def begin(self, links: Mapping[int, HostLink]) -> Reply[GangStatus]:
-        """Return a reply with the state of the gang.
-
-        It is set once these hosts have replied, or after a second.
-        """
-        reply: Reply[GangStatus] = Reply()
-        self._replies.append(reply)
-        if len(self._replies) == 1:
-            self._count += 1
-            self._silent = set(links)
-            self._loop.call_later(_LONGEST_S, partial(self._late, self._count))
-            for number, link in links.items():
-                link.call("status", done=partial(self._answered, self._count, number))
-            self._look()
-        return reply
-
-    def _answered(self, count: int, number: int, status: GangStatus | None, _error: BaseException | None) -> None:
-        if status is not None:
-            self._learn(number, status)
-        if count == self._count:
-            self._silent.discard(number)
-            self._look()
-
-    def _look(self) -> None:
-        if not self._silent:
-            self.settle()
-
-    def _late(self, count: int) -> None:
-        if count == self._count:
-            self.settle()
-
-    def settle(self) -> None:
-        """Answer all callers."""
-        replies, self._replies = self._replies, []
-        for reply in replies:
-            reply.set(self._answer())
-
-
+"""Time after which the driver answers a `Status` without the hosts that have not replied."""
 _MOST_RESTARTS = 1000
 
 
@@ -437,7 +366,8 @@ class HostsSupervisor(GangShell):
         self._logs: dict[int, LogPaths] = {}
         self._events = HostEvents(plan, self._run_id)
         self._rows = RankRows(plan)
-        self._inquiry = Inquiry(self.loop, self._status, self._rows.told)
+        self._asked: dict[Reply[GangStatus], set[int]] = {}
+        """Pending reply to a `Status` to the hosts that have not reported the state of their ranks yet."""
         self._restarts: list[RankRestart] = []
         self._restarts_total = 0
         self._crash: SupervisorCrashed | None = None
@@ -473,8 +403,29 @@ class HostsSupervisor(GangShell):
 
     def status(self) -> Reply[say.GangStatus]:
         """Answer with the present state once each host has reported it, at the latest after a second."""
-        running = (n for n, host in enumerate(self._gang.hosts) if host.state in ("launching", "running"))
-        return self._inquiry.begin({number: self._links[number] for number in running})
+        reply: Reply[GangStatus] = Reply()
+        running = [n for n, host in enumerate(self._gang.hosts) if host.state in ("launching", "running")]
+        self._asked[reply] = set(running)
+        self.loop.call_later(_LONGEST_S, partial(self._answer_status, reply))
+        for number in running:
+            self._links[number].call("status", done=partial(self._status_told, reply, number))
+        if not running:
+            self._answer_status(reply)
+        return reply
+
+    def _status_told(
+        self, reply: Reply[GangStatus], number: int, status: GangStatus | None, _error: BaseException | None
+    ) -> None:
+        if status is not None:
+            self._rows.told(number, status)
+        silent = self._asked.get(reply, set())
+        silent.discard(number)
+        if not silent:
+            self._answer_status(reply)
+
+    def _answer_status(self, reply: Reply[GangStatus]) -> None:
+        if self._asked.pop(reply, None) is not None:
+            reply.set(self._status())
 
     def _status_reply(self) -> Reply[say.GangStatus]:
         return self.status()
@@ -677,7 +628,8 @@ class HostsSupervisor(GangShell):
             self._step(steps.CloseAsked())
 
     def _leave(self) -> None:
-        self._inquiry.settle()
+        for reply in list(self._asked):
+            self._answer_status(reply)
         for link in self._links:
             link.end()
         if not self._leaving:
