@@ -21,7 +21,7 @@ from tests.patience import PATIENCE_S
 
 HOST = """
 import subprocess, sys, threading, time
-from supervise._hosts.lease import Lease
+from supervise._hosts.host import Lease
 
 lease = Lease(float(sys.argv[1]), first_s=0)
 ranks = []
