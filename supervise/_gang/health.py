@@ -54,11 +54,7 @@ class Host(Protocol):
         """Let the core decide on an event."""
 
     def stacks(self, ranks: frozenset[int]) -> Reply[dict[int, RankStacks]]:
-        """Request the stacks of those of these ranks that run.
-
-        Raises:
-            OSError: No thread is available.
-        """
+        """Request the stacks of those of these ranks that run. The reply is an `OSError` if no thread is available."""
 
 
 # The watch for ranks that hang
@@ -472,12 +468,12 @@ class HangReports:
         self._pending.append(report)
         if decide is None:
             self._announce(report, {})
-        reply = self._request(self._host) if self._watchdog.stacks else None
-        if reply is None:
+        if not self._watchdog.stacks:
             self._conclude(report)
-        else:
-            self._loop.call_later(_LONGEST_S, partial(self._conclude, report))
-            reply.add_done_callback(partial(self._loop.post, self._take, report, reply))
+            return
+        self._loop.call_later(_LONGEST_S, partial(self._conclude, report))
+        reply = self._host.stacks(frozenset(range(self._host.gang.nprocs)))
+        reply.add_done_callback(partial(self._loop.post, self._take, report, reply))
 
     def _announce(self, report: _Report, found: Mapping[int, RankStacks]) -> None:
         """Tell a hang with the rank that the stacks name, unless that rank has begun a later life meanwhile."""
@@ -498,18 +494,12 @@ class HangReports:
             if failed or report.decide is None:
                 self._conclude(report)
 
-    def _request(self, host: Host) -> Reply[dict[int, RankStacks]] | None:
-        try:
-            return host.stacks(frozenset(range(host.gang.nprocs)))
-        except OSError:  # no thread is available
-            return None
-
     def _take(self, report: _Report, reply: Reply[dict[int, RankStacks]]) -> None:
         if self._host is None:
             return
         try:
             found = reply.get(timeout=0)
-        except Exception:  # no thread was available for a request that had to wait
+        except Exception:  # no thread is available, or the gang has ended
             self._conclude(report)
             return
         if report.decide is not None:

@@ -405,11 +405,7 @@ class GangRunner:
         return reply
 
     def stacks(self, ranks: frozenset[int]) -> Reply[dict[int, RankStacks]]:
-        """Request the stacks of those of these ranks that run; return the reply.
-
-        Raises:
-            OSError: No thread is available to collect the stacks.
-        """
+        """Request the stacks of those of these ranks that run; return the reply."""
         if self._stack_requests is None:
             from supervise._gang.stack_requests import StackRequests  # lazy: most gangs are never asked
 

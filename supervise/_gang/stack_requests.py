@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from supervise import _platform as platform
 from supervise._process.stacks import gather as gathering
 from supervise._process.stacks.gather import refusal
-from supervise._record import NamedTuple
 from supervise._runtime.future import Reply
 from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from supervise._gang.health import Host
     from supervise._runtime.loop import Loop, Timer
@@ -25,11 +24,6 @@ if TYPE_CHECKING:
 
 _END_S = 2.0
 """Seconds for which the end of a gang waits for py-spy. py-spy exits at once, unless a file system blocks it."""
-
-
-class _Request(NamedTuple):
-    ranks: frozenset[int]
-    reply: Reply[dict[int, RankStacks]]
 
 
 class StackRequests:
@@ -50,25 +44,22 @@ class StackRequests:
         self._timer: Timer | None = None
         self._blocked: threading.Thread | None = None
         """The last thread that did not end in time."""
+        self._pending: dict[Reply[dict[int, RankStacks]], frozenset[int]] = {}
+        """Each pending reply to the ranks of its request."""
         self._covered: frozenset[int] = frozenset()
-        self._current: list[_Request] = []
-        self._next: list[_Request] = []
+        """The ranks of the present collection."""
         self._ended = False
 
     def add(self, ranks: frozenset[int]) -> Reply[dict[int, RankStacks]]:
         """Return the reply to a request for the stacks of those ranks in `ranks` that run.
 
-        Raises:
-            OSError: No thread is available.
+        The reply is an `OSError` if no thread is available.
         """
-        request = _Request(ranks, Reply())
+        reply: Reply[dict[int, RankStacks]] = Reply()
+        self._pending[reply] = ranks
         if self._gather is None:
-            self._begin([request])
-        elif ranks <= self._covered:
-            self._current.append(request)
-        else:
-            self._next.append(request)
-        return request.reply
+            self._begin()
+        return reply
 
     def end(self, error: BaseException | None) -> None:
         """Answer every request with `error`, or with the error that the Supervisor has stopped. Idempotent."""
@@ -77,25 +68,30 @@ class StackRequests:
             self._gather.cancel(_END_S)
             self._stop_timer()
         name = self._host.attempt.spec.name
-        requests, self._current, self._next = [*self._current, *self._next], [], []
-        for request in requests:
-            request.reply.fail(error or SuperviseError(f"{name}: the supervisor stopped while it collected stacks"))
+        self._fail(error or SuperviseError(f"{name}: the supervisor stopped while it collected stacks"))
 
-    def _begin(self, requests: Collection[_Request]) -> None:
+    def _fail(self, error: BaseException) -> None:
+        pending, self._pending = self._pending, {}
+        for reply in pending:
+            reply.fail(error)
+
+    def _begin(self) -> None:
         gang, processes = self._host.gang, self._host.ranks.slots.processes
-        ranks = frozenset[int]().union(*(request.ranks for request in requests))
+        self._covered = ranks = frozenset[int]().union(*self._pending.values())
         pids = {rank: processes[rank].pid for rank in sorted(ranks & gang.running) if rank in processes}
         if not pids:
-            for request in requests:
-                request.reply.set({})
+            self._answer({})
             return
         blocked = self._blocked is not None and self._blocked.is_alive()
         reason = "py-spy is not run: an earlier collection of stacks is still blocked" if blocked else None
         gather = gathering.Gather(pids, partial(self._request_signal, pids), without_py_spy=reason)
         thread = threading.Thread(target=self._collect, args=(gather,), name="supervise-stacks", daemon=True)
-        platform.start_thread(thread, "the collection of stacks")
-        self._gather, self._covered, self._current = gather, ranks, list(requests)
-        self._thread = thread
+        try:
+            platform.start_thread(thread, "the collection of stacks")
+        except OSError as error:
+            self._fail(error)
+            return
+        self._gather, self._thread = gather, thread
         self._timer = self._loop.call_later(gathering.LONGEST_S, partial(self._give_up, gather))
 
     def _stop_timer(self) -> None:
@@ -122,17 +118,18 @@ class StackRequests:
         self._gather = None
         self._stop_timer()
         gang = self._host.gang
-        found = {rank: each for rank, each in found.items() if rank in gang.running and gang.pids[rank] == each.pid}
-        requests, self._current = self._current, []
-        for request in requests:
-            request.reply.set({rank: stacks for rank, stacks in found.items() if rank in request.ranks})
-        waiting, self._next = self._next, []
-        if waiting:
-            try:
-                self._begin(waiting)
-            except OSError as error:
-                for request in waiting:
-                    request.reply.fail(error)
+        self._answer(
+            {rank: each for rank, each in found.items() if rank in gang.running and gang.pids[rank] == each.pid}
+        )
+        if self._pending:
+            self._begin()
+
+    def _answer(self, found: Mapping[int, RankStacks]) -> None:
+        """Answer the requests that the collection covers."""
+        for reply, ranks in list(self._pending.items()):
+            if ranks <= self._covered:
+                del self._pending[reply]
+                reply.set({rank: stacks for rank, stacks in found.items() if rank in ranks})
 
     # Signals
 

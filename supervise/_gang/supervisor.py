@@ -383,7 +383,7 @@ class Supervisor(GangShell):
 
         Raises:
             SpecError: A rank is not in this gang.
-            OSError: No thread is available to collect the stacks.
+            OSError: In the reply: no thread is available to collect the stacks.
         """
         wanted = checked_ranks(ranks, self._runner.gang.nprocs)
         self._raise_crash()
