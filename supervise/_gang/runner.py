@@ -360,7 +360,7 @@ class GangRunner:
         """
         tails = self.ranks.assemble()
         self.events.begin(self.attempt)
-        reply = self.replies.begin_start()
+        reply = self.replies.begin("start")
         if (timeout_s := self.attempt.spec.timeout_s) is not None:
             self._set_timer(steps.SetTimer(name="deadline", delay_s=timeout_s))
         self.step(tails)

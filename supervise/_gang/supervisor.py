@@ -347,7 +347,7 @@ class Supervisor(GangShell):
         """
         check_timeout(timeout)
         sig = None if death_sig is None else as_signal("death_sig", death_sig)
-        reply = self._replies.close()
+        reply = self._replies.begin("close")
         self._runner.close(sig, timeout)
         return reply
 

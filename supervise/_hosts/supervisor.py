@@ -387,7 +387,7 @@ class HostsSupervisor(GangShell):
         if self._gang.phase != "new":
             name, phase = self._plan.name, self._gang.phase
             raise SpecError(f"{name}: the gang was started already (it is {phase}); make another to run it again")
-        reply = self._replies.begin_start()
+        reply = self._replies.begin("start")
         if self._plan.timeout_s is not None:
             self.loop.call_later(self._plan.timeout_s, partial(self._step, steps.TimeUp()))
         self._step(steps.StartAsked())
@@ -453,7 +453,7 @@ class HostsSupervisor(GangShell):
         """Stop the gang; answer with the result when no rank runs on any host."""
         check_timeout(timeout)
         sig = None if death_sig is None else as_signal("death_sig", death_sig)
-        reply = self._replies.close()
+        reply = self._replies.begin("close")
         if self._gang.phase == "finished" or self._crash is not None:
             self._replies.closed(self._crash)
         else:

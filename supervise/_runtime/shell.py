@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 import pykka
@@ -69,17 +69,19 @@ def check_ref(value: Any) -> None:
 # The pending replies of a supervisor
 
 
+ReplyKind = Literal["start", "close", "stop"]
+
+
 class PendingReplies(Generic[End]):
     """Pending replies to starts, requests, waits, closes and stops. Used on the supervisor's loop."""
 
     def __init__(self, loop: Loop) -> None:
         """Begin without pending replies."""
         self._loop = loop
-        self._starts: list[Reply[Any]] = []
+        self._lists: dict[ReplyKind, list[Reply[Any]]] = {"start": [], "close": [], "stop": []}
+        """The pending replies of each kind. All replies of a kind are set together."""
         self._waits: WeakKeyDictionary[Reply[End | None], Timer | None] = WeakKeyDictionary()
         """Waits whose caller still holds the future. The value is the timer of the wait's timeout."""
-        self._closes: list[Reply[End | None]] = []
-        self._stops: list[Reply[None]] = []
         self._requests: dict[int, Reply[Any]] = {}
         """Requests about ranks or children, by key."""
         self.result: End | None = None
@@ -99,18 +101,25 @@ class PendingReplies(Generic[End]):
     @property
     def awaited(self) -> bool:
         """Whether a start or a wait is pending."""
-        return bool(self._starts or self._waits)
+        return bool(self._lists["start"] or self._waits)
 
     @property
     def stopping(self) -> bool:
         """Whether a stop of the supervisor was requested."""
-        return bool(self._stops)
+        return bool(self._lists["stop"])
 
-    def begin_start(self) -> Reply[Any]:
-        """Return the reply to a start."""
+    def begin(self, kind: ReplyKind) -> Reply[Any]:
+        """Return the reply to a start; to a close, which is set when no process of the gang remains; or to a stop.
+
+        That to a stop is set when the supervisor has left the registry.
+        """
         reply: Reply[Any] = Reply()
-        self._starts.append(reply)
+        self._lists[kind].append(reply)
         return reply
+
+    def _taken(self, kind: ReplyKind) -> list[Reply[Any]]:
+        found, self._lists[kind] = self._lists[kind], []
+        return found
 
     def begin_request(self, key: int) -> Reply[Any]:
         """Return the reply to the request with this key."""
@@ -148,28 +157,14 @@ class PendingReplies(Generic[End]):
             raise self.error
         return self.result
 
-    def close(self) -> Reply[End | None]:
-        """Return a reply that is set when no process of the gang remains."""
-        reply: Reply[End | None] = Reply()
-        self._closes.append(reply)
-        return reply
-
-    def stop(self) -> Reply[None]:
-        """Return a reply that is set when the supervisor has left the registry."""
-        reply: Reply[None] = Reply()
-        self._stops.append(reply)
-        return reply
-
     def started(self, answer: object) -> None:
         """Answer every start, because all ranks or children run."""
-        starts, self._starts = self._starts, []
-        for reply in starts:
+        for reply in self._taken("start"):
             reply.set(answer)
 
     def publish(self, unfinished: BaseException) -> None:
         """Answer every wait: with `result` or with `error`. Fail what is pending with `error` or `unfinished`."""
-        starts, self._starts = self._starts, []
-        for start in starts:
+        for start in self._taken("start"):
             start.fail(self.error or unfinished)
         self.fail_requests(tuple(self._requests), self.error or unfinished)
         waits, self._waits = self._waits, WeakKeyDictionary()
@@ -180,8 +175,7 @@ class PendingReplies(Generic[End]):
 
     def closed(self, error: BaseException | None = None) -> None:
         """Answer every close: with `error` if there is one, otherwise with the result."""
-        closes, self._closes = self._closes, []
-        for reply in closes:
+        for reply in self._taken("close"):
             self._give(reply, error)
 
     def end_loop(self) -> None:
@@ -190,8 +184,7 @@ class PendingReplies(Generic[End]):
         self._loop.end()
 
     def _stopped(self) -> None:
-        stops, self._stops = self._stops, []
-        for reply in stops:
+        for reply in self._taken("stop"):
             reply.set(None)
 
     def _give(self, reply: Reply[Any], error: BaseException | None) -> None:
@@ -368,7 +361,7 @@ class SupervisorShell(LoopActor, Generic[End]):
 
     def on_stop_request(self) -> Reply[None]:
         """End all that is supervised, then leave the registry."""
-        reply = self._replies.stop()
+        reply = self._replies.begin("stop")
         self._stop_supervised()
         return reply
 

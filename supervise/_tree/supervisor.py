@@ -185,7 +185,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
 
     def _start_reply(self) -> Reply[dict[str, pykka.ActorRef[Any] | None]]:
         if self._tree.phase not in ("running", "stopping") or self._tree.outcome not in (None, "stopped"):
-            return self._replies.begin_start()  # a tree that stops after a failure replies with its error
+            return self._replies.begin("start")  # a tree that stops after a failure replies with its error
         reply: Reply[dict[str, pykka.ActorRef[Any] | None]] = Reply()
         if self._tree.phase == "running":
             reply.set({name: row.ref for name, row in self._rows.items()})
