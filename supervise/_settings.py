@@ -120,10 +120,24 @@ def _name(setting: Setting, value: object) -> object:
     return value
 
 
-def _flag(setting: Setting, value: object) -> object:
-    if not isinstance(value, bool):
-        raise SpecError(f"{setting.name} is {shown(value)}; give True or False")
-    return value
+def _such(fits: Callable[[Any], bool], advice: str) -> Callable[[Setting, Any], Any]:
+    """Return a check that accepts each value that `fits`, unchanged."""
+
+    def check(setting: Setting, value: object) -> object:
+        if not fits(value):
+            raise SpecError(f"{setting.name} is {shown(value)}; {advice}")
+        return value
+
+    return check
+
+
+def _is_whole(value: object, least: int, most: float = sys.maxsize) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _makes_paths(value: object) -> bool:
+    """Return whether an object has a method `reify`, so that specifications of PyTorch are accepted."""
+    return not isinstance(value, type) and callable(getattr(value, "reify", None))
 
 
 def _choice(setting: Setting, value: object) -> object:
@@ -142,26 +156,12 @@ def _seconds_above_zero(setting: Setting, value: object) -> object:
     return value
 
 
-def _count(setting: Setting, value: object) -> object:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= sys.maxsize:
-        raise SpecError(f"{setting.name} is {shown(value)}; it is a number of restarts, 0 or more")
-    return value
-
-
 def _exit_codes(setting: Setting, value: object) -> object:
     if isinstance(value, Collection) and not isinstance(value, (str, bytes)):
         codes = [code for code in value if isinstance(code, int) and not isinstance(code, bool) and -65 < code < 256]
         if len(codes) == len(value):
             return frozenset(codes)
     raise SpecError(f"{setting.name} is {shown(value)}; give a set of exit codes: 0 to 255, or -N for signal N")
-
-
-def _size(setting: Setting, value: object) -> object:
-    if not (isinstance(value, int) and not isinstance(value, bool) and value >= LEAST_LOG_BYTES):
-        raise SpecError(
-            f"{setting.name} is {shown(value)}; give at least {LEAST_LOG_BYTES} bytes, or None for no bound"
-        )
-    return value
 
 
 def _texts(setting: Setting, value: object) -> object:
@@ -241,20 +241,6 @@ def _signal(setting: Setting, value: object) -> object:
     return found
 
 
-def _logs_specs(setting: Setting, value: object) -> object:
-    """Accept every object with a method `reify`, so that specifications of PyTorch are accepted."""
-    if isinstance(value, type) or not callable(getattr(value, "reify", None)):
-        such = "DefaultLogsSpecs('logs', redirects=Std.ALL)"
-        raise SpecError(f"{setting.name} is {shown(value)}; give a LogsSpecs, such as {such}")
-    return value
-
-
-def _function_of_events(setting: Setting, value: object) -> object:
-    if not callable(value):
-        raise SpecError(f"{setting.name} is {shown(value)}; give a function of one argument, the event, or None")
-    return value
-
-
 def _readiness(setting: Setting, value: object) -> object:
     """Check a condition of readiness, or a list of conditions."""
     given = [value] if isinstance(value, str) else list(value) if isinstance(value, (list, tuple)) else []
@@ -291,12 +277,6 @@ def _check_probe(setting: Setting, text: str, before: str = "") -> None:
         raise SpecError(f"{setting.name} is {shown(text)}; {before}{error}") from None
 
 
-def _times(setting: Setting, value: object) -> object:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= sys.maxsize:
-        raise SpecError(f"{setting.name} is {shown(value)}; it is a number of times, 1 or more")
-    return value
-
-
 def _later(_setting: Setting, value: object) -> object:
     """Accept any value: `_gang.validation` checks it together with other settings, or for each rank."""
     return value
@@ -316,18 +296,25 @@ class Kind:
         self.unit: str = unit
 
 
-FLAG = Kind("bool", _flag)
+FLAG = Kind("bool", _such(lambda value: isinstance(value, bool), "give True or False"))
 CHOICE = Kind("str", _choice)
 SECONDS = Kind("float", _seconds, "s")
 SPAN = Kind("float", _seconds_above_zero, "s")
 """Seconds above 0."""
 TIME_LIMIT = Kind("float", _seconds_above_zero, "s")
 """Seconds above 0, after which the run ends."""
-COUNT = Kind("int", _count)
-TIMES = Kind("int", _times)
+COUNT = Kind("int", _such(lambda value: _is_whole(value, 0), "it is a number of restarts, 0 or more"))
+TIMES = Kind("int", _such(lambda value: _is_whole(value, 1), "it is a number of times, 1 or more"))
 """A count, 1 or more."""
 EXIT_CODES = Kind("set of int", _exit_codes)
-SIZE = Kind("int", _size, "bytes")
+SIZE = Kind(
+    "int",
+    _such(
+        lambda value: _is_whole(value, LEAST_LOG_BYTES, float("inf")),
+        f"give at least {LEAST_LOG_BYTES} bytes, or None for no bound",
+    ),
+    "bytes",
+)
 TEXTS = Kind("list of str", _texts)
 ADDRESSES = Kind("list of str", _addresses)
 FOLDER = Kind("path", _folder)
@@ -336,6 +323,10 @@ NAMES = Kind("list of str", _names)
 """Names of roles."""
 READINESS = Kind("str or list of str", _readiness)
 PROBE = Kind("str", _probe)
+LOGS_SPECS = Kind(
+    "LogsSpecs", _such(_makes_paths, "give a LogsSpecs, such as DefaultLogsSpecs('logs', redirects=Std.ALL)")
+)
+FUNCTION_OF_EVENTS = Kind("callable", _such(callable, "give a function of one argument, the event, or None"))
 
 REQUIRED: Final[Any] = ...
 """The default of a setting that has none."""
@@ -470,7 +461,7 @@ GANG: Final = _rows(
         "binding of each rank to the CPUs near its GPU; see --numa-binding",
         argument=False,
     ),
-    Setting("logs_specs", Kind("LogsSpecs", _logs_specs), None, "where output goes"),
+    Setting("logs_specs", LOGS_SPECS, None, "where output goes"),
     Setting("log_line_prefixes", Kind("mapping", _prefixes), None, "rank to the prefix of its shown lines"),
     Setting(
         "log_max_bytes",
@@ -494,7 +485,7 @@ GANG: Final = _rows(
         )
         for stream in ("stdout", "stderr")
     ),
-    Setting("event_sink", Kind("callable", _function_of_events), None, "function that is called with every event"),
+    Setting("event_sink", FUNCTION_OF_EVENTS, None, "function that is called with every event"),
     Setting(
         "grace",
         SECONDS,
