@@ -530,6 +530,11 @@ def _launcher(
     if contained.kind == "cgroup":  # otherwise nothing can fail, and `naming` would cost six calls for each rank
         with naming(part.name):
             enter = contained.enter(rank)
+    make_hold: Callable[[], Hold] | None = None
+    if spec.hold_returned and not binary:
+        from supervise._process.launch.hold import Hold  # lazy: most gangs hold no ranks
+
+        make_hold = Hold
     how = LaunchSpec(
         env=ProgramEnvironment(environ, own) if isinstance(environ, SharedEnvironment) else {**environ, **own},
         cwd=part.cwd,
@@ -538,7 +543,7 @@ def _launcher(
         listen=tuple(sockets),
         line=attempt.line,
         enter=enter,
-        make_hold=_make_hold() if spec.hold_returned and not binary else None,
+        make_hold=make_hold,
         gate=spec.gate and binary,
         found=found,
     )
@@ -564,16 +569,8 @@ def _launcher(
             pickled=take(rank, None),
             plain=spec.plain,
         )
-    return _bound(launcher, spec.cpus[rank]) if rank in spec.cpus else launcher
+    if rank in spec.cpus:
+        from supervise._process.launch import numa
 
-
-def _make_hold() -> Callable[[], Hold]:
-    from supervise._process.launch.hold import Hold  # lazy: most gangs hold no ranks
-
-    return Hold
-
-
-def _bound(launcher: Launcher, cpus: frozenset[int]) -> Launcher:
-    from supervise._process.launch import numa
-
-    return numa.BoundLauncher(launcher.launch, cpus)
+        launcher = numa.BoundLauncher(launcher.launch, spec.cpus[rank])
+    return launcher

@@ -87,7 +87,7 @@ def running(script: str, env: dict[str, str] | None = None, argv: tuple[str, ...
 
 @contextmanager
 def found_by(contained: Contained, skip: Any = ()) -> Iterator[list[Escaped]]:
-    found = contained.find(skip).live
+    found = contained.find(skip)[0]
     try:
         yield found
     finally:
@@ -297,7 +297,7 @@ def test_s7_a_number_reused_after_the_look_is_a_stranger():
     contained = Contained("sweep", "a")
     with ExitStack() as stack:
         with running("sleep 0.1; echo ready; exec sleep 1000", contained.env(0)) as pid:
-            (escaped,) = contained.find().live
+            (escaped,) = contained.find()[0]
             stack.callback(escaped.close)
         for _ in range(100):
             LAST_PID.write_text(str(pid - 1))
@@ -549,7 +549,7 @@ def test_a_scan_of_ranks_finds_only_their_present_lives(kind):
 
 
 def found_by_ranks(contained: Contained, ranks: set[int]) -> set[tuple[int, int | None]]:
-    found = contained.find(ranks=frozenset(ranks)).live
+    found = contained.find(ranks=frozenset(ranks))[0]
     try:
         return {(escaped.pid, escaped.local_rank) for escaped in found}
     finally:
@@ -815,7 +815,7 @@ def test_p4_malformed_and_foreign_markers_end_neither_the_sweep_nor_strangers(tm
 def test_p4_the_marker_of_every_start_is_known_again(monkeypatch):
     """Also in a gang within a gang; of no other gang."""
     monkeypatch.setenv(marker.VARIABLE, "outer:4")
-    token = marker.new_token()
+    token = "0123456789abcdef"
     monkeypatch.setenv(marker.VARIABLE, f"{marker.of_gang(token)}:12")
     whole = b"A=1\0" + f"{marker.VARIABLE}={os.environ[marker.VARIABLE]}".encode() + b"\0Z=2\0"
     assert marker.number_in_environment(whole, token) == 12

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from supervise._process.containment import marker
 from supervise._process.containment.groups import Member
 from supervise._process.containment.procfs import all_pids, layout, started, unless_gone
-from supervise._record import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -179,15 +178,6 @@ class Escaped(Member):
         """None if it is not known."""
 
 
-class Found(NamedTuple):
-    """Result of one scan for processes of a gang."""
-
-    live: list[Escaped]
-    """Live processes of the gang, which the caller closes."""
-    in_motion: bool
-    """Whether a process could not be read, or exited during the scan and may have forked before."""
-
-
 class Contained:
     """Containment of one attempt of a gang: the marks of its ranks, and the scan for escaped processes."""
 
@@ -205,7 +195,7 @@ class Contained:
         self.kind = kind
         self._lives: dict[int, int] = {}
         """Rank to the number of its present life, if the number is not 0."""
-        self.token: str = marker.new_token()
+        self.token: str = os.urandom(8).hex()
         self._marker = marker.of_gang(self.token)
         self._forked = forked
         self._folder: GangFolder | None = None
@@ -243,8 +233,10 @@ class Contained:
         """
         return None if self._folder is None else self._folder.enter(rank, self._lives.get(rank, 0))
 
-    def find(self, skip: Collection[int] = (), *, killing: bool = False, ranks: Collection[int] | None = None) -> Found:
-        """Scan all processes for live ones of this gang.
+    def find(
+        self, skip: Collection[int] = (), *, killing: bool = False, ranks: Collection[int] | None = None
+    ) -> tuple[list[Escaped], bool]:
+        """Scan all processes for live ones of this gang; return them, and whether there may be more. See `finding`.
 
         A scan takes milliseconds and may block, so it must not run on the loop.
 
@@ -379,15 +371,19 @@ class Scan:
         if any(escaped.fileno() < 0 for escaped in self._found):
             _pause_without_pidfd(deadline_s)
 
-    def finding(self, *, killing: bool) -> Found:
-        """Return the processes that were found. Without `killing`, return only those that are still alive."""
+    def finding(self, *, killing: bool) -> tuple[list[Escaped], bool]:
+        """Return the processes that were found, and whether there may be more. Without `killing`, only live ones.
+
+        There may be more if a process could not be read, or exited during the scan and may have forked before. The
+        caller closes the processes.
+        """
         found, self._found = self._found, []
         dead = [] if killing else [escaped for escaped in found if not escaped.alive()]
         for escaped in dead:
             escaped.close()
         live = [escaped for escaped in found if escaped not in dead]
         in_motion = self._unclear or len(live) < self._seen or (not live and self._contained.populated(self._ranks))
-        return Found(live, in_motion)
+        return live, in_motion
 
     def close(self) -> None:
         """Close the handles of the processes that were found. Idempotent."""

@@ -16,11 +16,6 @@ VARIABLE = "SUPERVISE_WORKER"
 FILE = "supervise-worker-"
 
 
-def new_token() -> str:
-    """Return a random, unique name for a gang."""
-    return os.urandom(8).hex()
-
-
 def of_gang(token: str) -> str:
     """Return the value of the variable for the ranks of a gang, which ``:`` and the number of a life complete.
 

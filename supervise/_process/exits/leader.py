@@ -253,7 +253,7 @@ class Process(ABC):
         return Exit(
             code=code,
             core_dumped=os.WCOREDUMP(status),
-            max_rss_bytes=self._peak(usage.ru_maxrss),
+            max_rss_bytes=None if self._execs and is_within_ours(usage.ru_maxrss) else usage.ru_maxrss * 1024,
             cpu_time_s=usage.ru_utime + usage.ru_stime,
             oom_kill=out_of_memory,
         )
@@ -261,10 +261,6 @@ class Process(ABC):
     def _peek(self) -> os.waitid_result | None:
         """Return the status of a child without reaping it; see `Pidfd.peek`."""
         return self._notice.peek()
-
-    def _peak(self, max_rss_kb: int) -> int | None:
-        """Return the peak memory in bytes; None if the figure may be the host's, which the kernel begins with."""
-        return None if self._execs and is_within_ours(max_rss_kb) else max_rss_kb * 1024
 
     def _mark(self, code: int | None) -> None:  # noqa: ARG002 - subclasses store the code
         """Note that the process is reaped."""

@@ -309,9 +309,9 @@ def _pickle(
             return _dumped((fn, args), method, dump)
         except Exception as second:
             error = second
-    name = getattr(fn, "__qualname__", None) or repr_of(fn)
+    name, kinds = getattr(fn, "__qualname__", None) or repr_of(fn), ", ".join(type(arg).__name__ for arg in args)
     raise SpecError(
-        f"rank {rank}: {name} or one of its arguments {_short(args)} cannot be pickled for start method"
+        f"rank {rank}: {name} or one of its arguments ({kinds}) cannot be pickled for start method"
         f" {method!r}: {type(error).__name__}: {text_of(error)}. Define the function at the top level of a module,"
         f" and pass arguments that pickle; {more}or use start_method='fork'."
     ) from error
@@ -329,10 +329,6 @@ def _dumped(call: object, method: StartMethod, dump: Callable[[Any, Any], object
     finally:
         context.set_spawning_popen(None)
     return buffer.getvalue(), popen.held
-
-
-def _short(args: tuple[Any, ...]) -> str:
-    return "(" + ", ".join(type(arg).__name__ for arg in args) + ")"
 
 
 def _preparation(method: StartMethod) -> tuple[list[str], bytes]:

@@ -252,7 +252,8 @@ def _nodes_of_gpus() -> dict[int, int]:
     except OSError:
         return {}
     gpus = [address for address in addresses if _is_gpu(address)]
-    return {index: _node_of(address) for index, address in enumerate(_visible(gpus))}
+    nodes = (int(_read("bus/pci/devices", address, "numa_node")) for address in _visible(gpus))
+    return {index: max(0, node) for index, node in enumerate(nodes)}  # many machines with one node show -1
 
 
 def _is_gpu(address: str) -> bool:
@@ -276,14 +277,6 @@ def _visible(gpus: list[str]) -> list[str]:
             break
         shown.append(gpus[int(item)])
     return shown
-
-
-def _node_of(address: str) -> int:
-    """Return the NUMA node of a device.
-
-    Many machines with one node show -1; return 0 then.
-    """
-    return max(0, int(_read("bus/pci/devices", address, "numa_node")))
 
 
 def _numbers(ranges: str) -> set[int]:

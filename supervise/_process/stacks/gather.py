@@ -359,13 +359,10 @@ class Dump(OwnedFd):
     def is_complete(self) -> bool:
         """Return whether the handler has run or the process has exited."""
         found = signal_state(self.pid, self.number)
-        return found is None or (self._written() and self._is_handled(found))
-
-    def _written(self) -> bool:
-        return os.fstat(self._fd).st_size > self._start
-
-    def _is_handled(self, found: SignalState) -> bool:
-        return not found.pending and found.blocking <= self._before  # a thread blocks the signal while it handles it
+        if found is None:
+            return True
+        is_handled = not found.pending and found.blocking <= self._before  # a thread blocks the signal in its handler
+        return is_handled and os.fstat(self._fd).st_size > self._start
 
     def read(self) -> list[ThreadStack]:
         """Return the threads in the dump, the main thread first; empty if there is none."""
