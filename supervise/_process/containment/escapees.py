@@ -14,10 +14,11 @@ import select
 import threading
 import time
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from supervise._process.containment import marker
-from supervise._process.containment.groups import Member
+from supervise._process.containment.groups import Member, held
 from supervise._process.containment.procfs import all_pids, layout, started, unless_gone
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class Escaped(Member):
 
     __slots__ = ("local_rank",)
 
-    def __init__(self, pid: int, local_rank: int | None) -> None:
+    def __init__(self, pid: int) -> None:
         """Identify a process.
 
         Raises:
@@ -174,8 +175,13 @@ class Escaped(Member):
             OSError: No descriptor is left.
         """
         super().__init__(pid)
-        self.local_rank = local_rank
+        self.local_rank: int | None = None
         """None if it is not known."""
+
+    def passes(self, check: _Check) -> bool:
+        """Return whether the process belongs to the gang; set its rank."""
+        belongs, self.local_rank = check(self.pid)
+        return belongs
 
 
 class Contained:
@@ -351,7 +357,7 @@ class Scan:
                 try:
                     if check(pid)[0]:
                         self._seen += 1
-                        self._found += _held(pid, check)
+                        self._found += held(Escaped, pid, methodcaller("passes", check))
                 except BlockingIOError:
                     self._unclear = True
         except BaseException:
@@ -403,22 +409,3 @@ def _skipped(pid: int, skip: Collection[int]) -> bool:
         return True
     except PermissionError:
         return False
-
-
-def _held(pid: int, check: _Check) -> list[Escaped]:
-    """Identify a process, then check it again.
-
-    If it is still alive then, its pid was not reused between the two steps.
-    """
-    try:
-        escaped = Escaped(pid, None)
-    except ProcessLookupError:
-        return []
-    ours = False
-    try:
-        ours, escaped.local_rank = check(pid)
-        ours = ours and escaped.alive()
-    finally:
-        if not ours:
-            escaped.close()
-    return [escaped] if ours else []

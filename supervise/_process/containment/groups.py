@@ -16,7 +16,10 @@ from supervise._record import NamedTuple
 from supervise._runtime.wakeup import OwnedFd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from typing import TypeVar
+
+    M = TypeVar("M", bound="Member")
 
 _NOT_SENT = frozenset({errno.ESRCH, errno.EPERM, errno.EMFILE, errno.ENFILE})
 """Errors of a signal that was not sent: the process has exited, belongs to another user, or no descriptor is left."""
@@ -133,7 +136,7 @@ def _hold(pids: Iterable[int], pgid: int) -> list[Member]:
     try:
         for pid in pids:
             if _in_group(pid, pgid):
-                found += _held(pid, pgid)
+                found += held(Member, pid, lambda member: _in_group(member.pid, pgid))
     except BaseException:
         for member in found:
             member.close()
@@ -141,16 +144,22 @@ def _hold(pids: Iterable[int], pgid: int) -> list[Member]:
     return found
 
 
-def _held(pid: int, pgid: int) -> list[Member]:
-    """Identify a process, then check its group again: the pid may have been reused between two steps."""
+def held(make: Callable[[int], M], pid: int, check: Callable[[M], bool]) -> list[M]:
+    """Identify the process that has this pid now, then check it; return it, or nothing.
+
+    If it is still alive then, its pid was not reused between the two steps.
+    """
     try:
-        member = Member(pid)
+        member = make(pid)
     except ProcessLookupError:
         return []
-    if member.alive() and _in_group(pid, pgid):
-        return [member]
-    member.close()
-    return []
+    wanted = False
+    try:
+        wanted = check(member) and member.alive()
+    finally:
+        if not wanted:
+            member.close()
+    return [member] if wanted else []
 
 
 def _in_group(pid: int, pgid: int) -> bool:
