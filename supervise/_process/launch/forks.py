@@ -23,8 +23,6 @@ from supervise._record import field, record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from supervise._process.exits.leader import Child
-
 
 # Fork of a host that has other threads, as in `multiprocessing`
 
@@ -136,24 +134,12 @@ class ForkLauncher:
 
     def fork(self) -> None:
         """Fork. Keep the process, or the error, until `launch` returns or raises it."""
-        outcome: OutcomeFile | None = None
-        read_end: int | None = None
         try:
-            outcome = OutcomeFile(self.how.make_hold)
-            read_end = self.how.line.read_end()
-            process = self._child(outcome, read_end)
+            self._forked = program.with_channel(self.how, OutcomeFile(self.how.make_hold), self._child)
         except Exception as error:
-            if outcome is not None:
-                outcome.close()
-            close(read_end)
             self._forked = error
-            return
-        if outcome.hold is not None:
-            outcome.hold.launched()
-        line = self.how.line
-        self._forked = Launched(process=process, outcome=outcome, line=line, read_end=line.keep(read_end))
 
-    def _child(self, outcome: OutcomeFile, read_end: int) -> Child:
+    def _child(self, outcome: OutcomeFile, read_end: int) -> Launched:
         out, err = self.how.streams.open()
         try:
             settings = Settings(
@@ -177,6 +163,6 @@ class ForkLauncher:
                     if gate is not None:
                         gate.wait()
                     bootstrap.forked(settings)  # never returns
-                return program.hold(pid, execs=False)
+                return Launched(process=program.hold(pid, execs=False))
         finally:
             close(out, err)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from supervise import _platform as platform
 from supervise._process.files import clear_of_stdio, close, file_of
 from supervise._process.launch import bootstrap, program
-from supervise._process.launch.fork_server import ServerStatus, ensure_server, request
+from supervise._process.launch.fork_server import ensure_server, request
 from supervise._process.launch.posix_spawn import CLEAR_OF_SOCKETS
 from supervise._process.launch.program import Launched, LaunchSpec
 from supervise._process.launch.return_value import OutcomeFile
@@ -35,7 +35,6 @@ from supervise.recording import repr_of, text_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from supervise._process.exits.leader import Process
     from supervise._settings import StartMethod
 
 
@@ -389,24 +388,10 @@ class FunctionLauncher:
         Raises:
             OSError: The process could not be started; none is left.
         """
-        outcome, line = OutcomeFile(self.how.make_hold), self.how.line
-        read_end: int | None = None
-        process: Process | None = None
-        status: ServerStatus | None = None
-        try:
-            read_end = line.read_end(self.how.least)
-            if self.method == "spawn":
-                process = self._spawn(outcome, read_end)
-            else:
-                status = self._ask_server(outcome, read_end)
-        except BaseException:
-            outcome.close()
-            close(read_end)
-            raise
-        if outcome.hold is not None:
-            outcome.hold.launched()
+        start = self._spawn if self.method == "spawn" else self._ask_server
+        launched = program.with_channel(self.how, OutcomeFile(self.how.make_hold), start)
         self.pickled = None
-        return Launched(process=process, status=status, outcome=outcome, line=line, read_end=line.keep(read_end))
+        return launched
 
     def _settings(self, outcome: OutcomeFile, **more: Any) -> Settings:
         return Settings(
@@ -419,7 +404,7 @@ class FunctionLauncher:
             **more,
         )
 
-    def _spawn(self, outcome: OutcomeFile, read_end: int) -> Process:
+    def _spawn(self, outcome: OutcomeFile, read_end: int) -> Launched:
         from multiprocessing import resource_tracker
 
         assert self.pickled is not None  # noqa: S101 - a launcher launches once
@@ -451,11 +436,11 @@ class FunctionLauncher:
                 fds.add(begin)
                 # The command line for `multiprocessing.freeze_support`
                 command = [executable(), "--multiprocessing-fork", f"tracker_fd={tracker}", f"pipe_handle={begin}"]
-            return program.run_program(command, self.how, read_end, sorted(fds))
+            return Launched(process=program.run_program(command, self.how, read_end, sorted(fds)))
         finally:
             close(*copies)
 
-    def _ask_server(self, outcome: OutcomeFile, read_end: int) -> ServerStatus:
+    def _ask_server(self, outcome: OutcomeFile, read_end: int) -> Launched:
         assert self.pickled is not None  # noqa: S101 - a launcher launches once
         payload = None
         out, err = self.how.streams.open()
@@ -473,6 +458,7 @@ class FunctionLauncher:
             )
             payload = self.pickled.payload(settings)
             fds = [*users, read_end, outcome.fd, 1 if out is None else out, 2 if err is None else err, *held, payload]
-            return request(fds, self.pickled.beginning(bootstrap.Arrival(len(fds) - 1, execs=False)))
+            status = request(fds, self.pickled.beginning(bootstrap.Arrival(len(fds) - 1, execs=False)))
+            return Launched(status=status)
         finally:
             close(out, err, payload)

@@ -404,6 +404,28 @@ class UnreapedError(Exception):
             return True
 
 
+def with_channel(how: LaunchSpec, outcome: OutcomeFile, start: Callable[[OutcomeFile, int], Launched]) -> Launched:
+    """Start a function that has a result channel, under its lifeline; return the result of `start`, completed.
+
+    Args:
+        how: The settings of the launch.
+        outcome: The result channel. If the start fails, this function closes it.
+        start: Function that gets the channel and a read end of the lifeline.
+    """
+    read_end: int | None = None
+    try:
+        read_end = how.line.read_end(how.least)
+        launched = start(outcome, read_end)
+    except BaseException:
+        outcome.close()
+        close(read_end)
+        raise
+    if outcome.hold is not None:
+        outcome.hold.launched()
+    launched.outcome, launched.line, launched.read_end = outcome, how.line, how.line.keep(read_end)
+    return launched
+
+
 def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: Sequence[int] = ()) -> Child:
     """Start `argv`, and arm its lifeline.
 
