@@ -6,7 +6,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from supervise import messages as say
-from supervise._runtime.shell import Subscribers, SupervisorShell, check_ref, refusing
+from supervise._runtime.shell import Subscribers, SupervisorShell, check_ref, check_timeout, refusing
 from supervise.errors import SpecError, SuperviseError
 from supervise.recording import repr_of
 
@@ -100,9 +100,7 @@ class GangShell(SupervisorShell["RunProcsResult"]):
         def launch(self) -> Reply[dict[int, int]]: ...
         def pids(self) -> dict[int, int]: ...
         def _status_reply(self) -> Reply[say.GangStatus]: ...
-        def close(
-            self, death_sig: signal.Signals | None = None, timeout: float | None = None
-        ) -> Reply[RunProcsResult | None]: ...
+        def _close(self, death_sig: signal.Signals | None, timeout: float | None) -> None: ...
         def send_signal(
             self, sig: signal.Signals, ranks: frozenset[int] | None = None, *, group: bool = False
         ) -> frozenset[int]: ...
@@ -118,6 +116,21 @@ class GangShell(SupervisorShell["RunProcsResult"]):
     def poll(self) -> RunProcsResult | None:
         """Answer at once: with the result, or with None; see `Poll`."""
         return self._replies.poll()
+
+    def close(
+        self, death_sig: signal.Signals | None = None, timeout: float | None = None
+    ) -> Reply[RunProcsResult | None]:
+        """Stop the gang; answer with the result when no process of the gang remains; see `Close`.
+
+        Raises:
+            SpecError: `death_sig` is not a signal, or `timeout` is not a number of seconds. Nothing was done.
+            UnkillableError: In the reply: a process survived SIGKILL. All others are reaped.
+        """
+        check_timeout(timeout)
+        sig = None if death_sig is None else as_signal("death_sig", death_sig)
+        reply = self._replies.begin("close")
+        self._close(sig, timeout)
+        return reply
 
     def on_receive(self, message: Any) -> Any:  # noqa: PLR0911 - one line a message
         """Answer asks."""

@@ -14,7 +14,6 @@ from supervise._gang import later_modules, orders, shutdown
 from supervise._gang.asks import GangShell, as_signal, checked_ranks, requested_ranks
 from supervise._runtime.actor import LoopRef
 from supervise._runtime.future import Reply
-from supervise._runtime.shell import check_timeout
 from supervise._settings import GRACE_S, Containment, KillMode, Strategy
 from supervise.errors import SpecError
 from supervise.messages import Ask, Stacks
@@ -336,20 +335,8 @@ class Supervisor(GangShell):
         self._raise_crash()
         return self._runner.request(kind, requested_ranks(ranks, self._runner.gang, self._runner.attempt.spec.name))
 
-    def close(
-        self, death_sig: signal.Signals | None = None, timeout: float | None = None
-    ) -> Reply[RunProcsResult | None]:
-        """Stop the gang; answer with the result when no process of the gang remains; see `Close`.
-
-        Raises:
-            SpecError: `death_sig` is not a signal, or `timeout` is not a number of seconds. Nothing was done.
-            UnkillableError: In the reply: a process survived SIGKILL. All others are reaped.
-        """
-        check_timeout(timeout)
-        sig = None if death_sig is None else as_signal("death_sig", death_sig)
-        reply = self._replies.begin("close")
-        self._runner.close(sig, timeout)
-        return reply
+    def _close(self, death_sig: signal.Signals | None, timeout: float | None) -> None:
+        self._runner.close(death_sig, timeout)
 
     def send_signal(
         self, sig: signal.Signals, ranks: frozenset[int] | None = None, *, group: bool = False

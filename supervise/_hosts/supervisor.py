@@ -21,7 +21,7 @@ from supervise._hosts.describe import HostEvents
 from supervise._hosts.link import Engine, EngineHost, HostLink
 from supervise._printable import LOST_CODE
 from supervise._runtime.future import Reply
-from supervise._runtime.shell import check_timeout, with_jitter
+from supervise._runtime.shell import with_jitter
 from supervise._settings import conditions
 from supervise.errors import SpawnError, SpecError, SuperviseError, SupervisorCrashed
 from supervise.events import log
@@ -447,18 +447,11 @@ class HostsSupervisor(GangShell):
                 link.tell("signal", int(sig), local, group)
         return reached
 
-    def close(
-        self, death_sig: signal.Signals | None = None, timeout: float | None = None
-    ) -> Reply[RunProcsResult | None]:
-        """Stop the gang; answer with the result when no rank runs on any host."""
-        check_timeout(timeout)
-        sig = None if death_sig is None else as_signal("death_sig", death_sig)
-        reply = self._replies.begin("close")
+    def _close(self, death_sig: signal.Signals | None, timeout: float | None) -> None:
         if self._gang.phase == "finished" or self._crash is not None:
             self._replies.closed(self._crash)
         else:
-            self._step(steps.CloseAsked(sig, timeout))
-        return reply
+            self._step(steps.CloseAsked(death_sig, timeout))
 
     # The core
 
