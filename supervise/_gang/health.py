@@ -614,27 +614,31 @@ _RELOADING_S = 2.0
 class _Reload:
     """A request to reload ranks. Used on the gang's loop."""
 
-    def __init__(self, found: dict[int, bool], left: set[int], reply: Reply[dict[int, bool]]) -> None:
+    def __init__(self, name: str, found: dict[int, bool], left: set[int], reply: Reply[dict[int, bool]]) -> None:
+        self.name = name
+        """Name of the gang."""
         self.found = found
         """The content of the reply."""
         self.left = left
-        """Ranks that have not reported that they are ready again."""
+        """Ranks that have not reported that they are ready again; none once the request is answered."""
         self.silent = set(left)
         """Those of them that have reported nothing."""
         self.reply = reply
         self.timers: list[Timer] = []
 
     def skip(self, ranks: Iterable[int]) -> None:
-        """Wait no more for these ranks."""
-        self.left.difference_update(ranks)
-        if not self.left:
+        """Wait no more for these ranks. Answer if no other rank is left."""
+        if self.left and not self.left.difference(ranks):
             self._end()
             self.reply.set(self.found)
+        self.left.difference_update(ranks)
 
     def fail(self, why: str) -> None:
-        """Answer by an error."""
-        self._end()
-        self.reply.fail(SuperviseError(why))
+        """Answer by an error, unless the request is answered."""
+        if self.left:
+            self._end()
+            self.reply.fail(SuperviseError(f"{self.name}: {why}"))
+        self.left.clear()
 
     def _end(self) -> None:
         for timer in self.timers:
@@ -709,7 +713,7 @@ class RankHealth:
         self._missing.pop(rank, None)
         self._lift(rank)
         for one in [one for one in self._reloads if rank in one.left]:
-            self._fail_reload(one, f"{self._titles((rank,))} ended ({ending(end.exitcode)}) while it reloaded")
+            one.fail(f"{self._titles((rank,))} ended ({ending(end.exitcode)}) while it reloaded")
         return self.sockets.state(rank)
 
     def released(self, ranks: Iterable[int]) -> None:
@@ -726,37 +730,26 @@ class RankHealth:
         """
         of = self._spec.of
         awaited = {rank for rank, signaled in found.items() if signaled and "notify" in of(rank).ready}
-        one = _Reload(found, awaited, reply)
-        if awaited:
-            self._reloads.append(one)
-            longest_s = max(of(rank).ready_timeout_s for rank in awaited)
-            one.timers = [
-                self._loop.call_later(_RELOADING_S, partial(self._skip_silent, one)),
-                self._loop.call_later(max(longest_s, _RELOADING_S), partial(self._late_reload, one, longest_s)),
-            ]
-        one.skip(())
-
-    def _skip(self, one: _Reload, ranks: Iterable[int]) -> None:
-        one.skip(ranks)
-        if not one.left:
-            self._reloads.remove(one)
+        if not awaited:
+            reply.set(found)
+            return
+        one = _Reload(self._spec.name, found, awaited, reply)
+        self._reloads = [*(each for each in self._reloads if each.left), one]
+        longest_s = max(of(rank).ready_timeout_s for rank in awaited)
+        one.timers = [
+            self._loop.call_later(_RELOADING_S, partial(self._skip_silent, one)),
+            self._loop.call_later(max(longest_s, _RELOADING_S), partial(self._late_reload, one, longest_s)),
+        ]
 
     def _skip_silent(self, one: _Reload) -> None:
         for rank in sorted(one.silent):
             self.sockets.read_now(rank)
-        if one.left:
-            self._skip(one, one.silent)
+        one.skip(one.silent)
 
     def _late_reload(self, one: _Reload, limit_s: float) -> None:
         for rank in sorted(one.left):
             self.sockets.read_now(rank)
-        if one.left:
-            why = f"{self._titles(one.left)}: no READY=1 within {limit_s:g} s after the reload signal"
-            self._fail_reload(one, why)
-
-    def _fail_reload(self, one: _Reload, why: str) -> None:
-        self._reloads.remove(one)
-        one.fail(f"{self._spec.name}: {why}")
+        one.fail(f"{self._titles(one.left)}: no READY=1 within {limit_s:g} s after the reload signal")
 
     def _titles(self, ranks: Iterable[int]) -> str:
         return ", ".join(map(self._spec.title, sorted(ranks)))
@@ -801,7 +794,7 @@ class RankHealth:
         elif told.what in ("reloading", "reloaded"):
             for one in [one for one in self._reloads if rank in one.left]:
                 one.silent.discard(rank)
-                self._skip(one, (rank,) if told.what == "reloaded" else ())
+                one.skip((rank,) if told.what == "reloaded" else ())
 
     def _met(self, rank: int, condition: str) -> None:
         """Note that a condition of the readiness of a rank is met. If it is the last one, the rank is ready."""
@@ -881,6 +874,6 @@ class RankHealth:
             self._lift(rank)
         if self._watch is not None:
             self._watch.end()
-        while self._reloads:
-            self._fail_reload(self._reloads[0], "the gang ends first")
+        for one in self._reloads:
+            one.fail("the gang ends first")
         self._host = None
