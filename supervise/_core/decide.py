@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from supervise import messages as say
-from supervise._core import batches, steps, stopping, strategy
+from supervise._core import batches, steps, strategy
 from supervise._core.model import Ask, Gang
 from supervise._core.verdict import judge
 from supervise._record import replace
@@ -47,7 +47,7 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
             _failed_to_start(gang, event, decision)
         case steps.WorkerUnkillable():
             batches.give_up(gang, event, decision)
-            stopping.stop(gang, "peer_failed", decision)
+            batches.stop_gang(gang, "peer_failed", decision)
         case steps.RankReady():
             _ready(gang, event, decision)
         case steps.RankFaulted():
@@ -91,7 +91,7 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
                 _not_assembled(gang, event, decision)
         case steps.CloseAsked():
             _cancel_restart(gang, event.reason)
-            stopping.close(gang, event, decision)
+            batches.close(gang, event, decision)
         case steps.StopOnFailure():
             gang.stop_on_failure = event.on
             if gang.phase == "running":
@@ -99,7 +99,7 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
         case steps.PeersStopped():
             _excuse(gang, event)
         case steps.AllReaped():
-            stopping.all_reaped(gang, event, decision)
+            batches.all_reaped(gang, event, decision)
         case _:
             raise TypeError(f"unknown event: {event!r}")
 
@@ -117,7 +117,7 @@ def _timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) ->
             _next_attempt(gang, decision)
         case "deadline":
             _cancel_restart(gang, "timeout")
-            stopping.time_out(gang, decision)
+            batches.time_out(gang, decision)
 
 
 # The life of a rank
@@ -181,7 +181,7 @@ def _fail_start(gang: Gang, local_rank: int, why: str, decision: Decision) -> No
     failure = steps.StartFailed(local_rank, why)
     gang.start_failure = gang.start_failure or failure
     decision.tell(failure)
-    stopping.stop(gang, "start_failed", decision)
+    batches.stop_gang(gang, "start_failed", decision)
 
 
 def _failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision: Decision) -> None:
@@ -192,7 +192,7 @@ def _failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision: Dec
         return
     batches.advance(gang, event.local_rank, decision)
     gang.start_failure = gang.start_failure or event
-    stopping.stop(gang, "start_failed", decision)
+    batches.stop_gang(gang, "start_failed", decision)
 
 
 def _not_assembled(gang: Gang, event: steps.NotAssembled, decision: Decision) -> None:
@@ -303,7 +303,7 @@ def _settle(gang: Gang, decision: Decision) -> None:  # noqa: C901 - one conditi
     if gang.idle and (gang.phase == "running" or stopped):
         _conclude(gang, decision)
     if gang.drain.lasting and gang.phase in ("restarting", "finished"):
-        stopping.drain_leftovers(gang, decision)
+        batches.drain_leftovers(gang, decision)
         return
     if gang.phase == "restarting" and not gang.leftovers:
         _restart(gang, decision)
@@ -323,13 +323,13 @@ def _conclude(gang: Gang, decision: Decision) -> None:
         if drain.values:
             decision.do(steps.LoadValues())
         if gang.end_asked and drain.pending:
-            decision.do(stopping.drain_timer(gang.stop.timeout_s))
+            decision.do(batches.drain_timer(gang.stop.timeout_s))
     if drain.pending:
         return
     if may_restart(gang):
         gang.phase = "restarting"
     else:
-        stopping.finish(gang, decision)
+        batches.finish(gang, decision)
 
 
 # Restarts
@@ -370,7 +370,7 @@ def _restart(gang: Gang, decision: Decision) -> None:
     """Sweep, then announce the restart. The process groups of this attempt are empty."""
     # A process that survived SIGKILL may hold a port or a GPU that the next attempt needs
     if gang.unkillable or gang.policy is None:
-        stopping.finish(gang, decision)
+        batches.finish(gang, decision)
     elif gang.stop.state != "swept":
         batches.sweep(gang.stop, decision)
     elif not gang.restart_announced:
@@ -381,7 +381,7 @@ def _restart(gang: Gang, decision: Decision) -> None:
             gang.restart_announced, gang.backoff = True, found
             decision.do(steps.AnnounceRestart(0.0 if skipped else found.delay_s, verdict))
         else:
-            stopping.finish(gang, decision)
+            batches.finish(gang, decision)
 
 
 def _next_attempt(gang: Gang, decision: Decision) -> None:
@@ -414,7 +414,7 @@ def _asked(gang: Gang, event: steps.RanksAsked, decision: Decision) -> None:
     if gang.phase == "running":
         _carry_out(gang, ask, decision)
     elif gang.phase == "finished" or gang.end_asked:
-        stopping.fail_asks(gang, decision)
+        batches.fail_all_asks(gang, decision)
     elif ask.kind == "restart" and gang.phase != "starting":  # the coming restart of all ranks starts these, too
         _lift(gang, ask.ranks)
         if gang.restart_announced:
@@ -422,7 +422,7 @@ def _asked(gang: Gang, event: steps.RanksAsked, decision: Decision) -> None:
     elif ask.kind == "terminate" and gang.restart_announced:
         _terminate_in_backoff(gang, ask.ranks, decision)
         if not gang.restarting:
-            stopping.finish(gang, decision)
+            batches.finish(gang, decision)
 
 
 def _carry_out(gang: Gang, ask: Ask, decision: Decision) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from supervise._core import batches, stopping
+from supervise._core import batches
 
 if TYPE_CHECKING:
     from supervise._core import steps
@@ -45,7 +45,7 @@ def _stop_peers(gang: Gang, local_rank: int, decision: Decision) -> None:
     There is no policy, so none of them starts again.
     """
     if gang.strategy == "one_for_all":
-        stopping.stop(gang, "peer_failed", decision)
+        batches.stop_gang(gang, "peer_failed", decision)
     elif gang.strategy == "rest_for_one":
         above = _alive_above(gang, local_rank)
         if above:
@@ -67,7 +67,7 @@ def faulted(gang: Gang, event: steps.RankFaulted, decision: Decision) -> None:
     rank = gang.ranks[local_rank]
     rank.heeded = True
     if gang.phase == "starting" or (policy is None and gang.strategy == "one_for_all" and gang.stop_on_failure):
-        stopping.stop(gang, "peer_failed", decision)
+        batches.stop_gang(gang, "peer_failed", decision)
     elif policy is not None and rank.kind != "temporary":
         _restart(gang, policy, local_rank, None, decision)
     else:
@@ -85,13 +85,13 @@ def _restart(gang: Gang, policy: RestartPolicy, local_rank: int, end: WorkerExit
     failed = end is None or gang.failed(end)
     if gang.strategy == "one_for_all":
         gang.culprit = None if failed else local_rank
-        stopping.stop(gang, "peer_failed", decision)  # the whole gang restarts when all ranks have ended
+        batches.stop_gang(gang, "peer_failed", decision)  # the whole gang restarts when all ranks have ended
         return
     code = end.exitcode if end is not None else None
     at_ns = end.ended_ns if end is not None else rank.fault.at_ns if rank.fault is not None else 0
     if gang.backoff.gives_up(policy, at_ns, [code]):
         gang.culprit = local_rank
-        stopping.stop(gang, "peer_failed", decision)
+        batches.stop_gang(gang, "peer_failed", decision)
         return
     gang.backoff = gang.backoff.next(policy, at_ns, [code])
     rank.backoff = rank.backoff.next(policy, at_ns, [code])

@@ -3,7 +3,7 @@
 from typing import Any
 from unittest.mock import patch
 
-from supervise._core import batches, decide, steps, stopping, strategy, verdict
+from supervise._core import batches, decide, steps, strategy, verdict
 from supervise._core.model import Gang
 
 
@@ -78,7 +78,7 @@ def a_close_in_the_backoff_is_forgotten() -> Any:
         if gang.phase != "restarting":
             old(gang, event, decision)
 
-    return _instead("_close_in_phase", forget, stopping)
+    return _instead("_close_in_phase", forget, batches)
 
 
 def a_rank_is_launched_twice() -> Any:
@@ -98,7 +98,7 @@ def the_result_is_published_twice() -> Any:
         old(gang, decision)
         decision.do(steps.Publish())
 
-    return _instead("finish", twice, stopping)
+    return _instead("finish", twice, batches)
 
 
 def a_failed_restart_is_an_error() -> Any:
@@ -230,7 +230,7 @@ def a_request_is_never_answered() -> Any:
 
 def a_close_does_not_answer_requests() -> Any:
     """Every ask is answered."""
-    return _instead("fail_asks", lambda _old, *_: None, stopping)
+    return _instead("fail_all_asks", lambda _old, *_: None, batches)
 
 
 def a_close_does_not_end_the_restarts() -> Any:
@@ -241,7 +241,7 @@ def a_close_does_not_end_the_restarts() -> Any:
         old(gang, event, decision)
         gang.batches, gang.batch_of, gang.queue = kept
 
-    return _instead("_stop", keep, stopping)
+    return _instead("_stop_all", keep, batches)
 
 
 def the_lower_ranks_are_stopped_too() -> Any:

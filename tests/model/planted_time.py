@@ -6,7 +6,7 @@ The docstring of a bug names the promise that it breaks; `PLANTED_IN_TIME` has w
 from typing import Any
 from unittest.mock import patch
 
-from supervise._core import backoff, batches, decide, stopping, strategy, tree
+from supervise._core import backoff, batches, decide, strategy, tree
 from supervise._core.backoff import Backoff
 
 
@@ -145,7 +145,7 @@ def a_stop_in_the_backoff_of_a_rank_does_not_last() -> Any:
         old(gang, event, decision)
         gang.batches, gang.batch_of = stopped, batch_of
 
-    return _instead("close", keep, stopping)
+    return _instead("close", keep, batches)
 
 
 def a_child_starts_before_its_backoff_is_over() -> Any:
