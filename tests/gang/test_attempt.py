@@ -34,9 +34,11 @@ from supervise._gang.attempt import _KEPT_LIVES, Attempt, first_attempt
 from supervise._gang.describe import EventEmitter
 from supervise._gang.ranks import RankActors
 from supervise._gang.spec import INTERNAL, GangSpec
+from supervise._process.exits.leader import Process
 from supervise._process.launch.program import Stdin
 from supervise._runtime.loop import Loop
 from supervise._settings import GANG, OF_ROLES, POLICY, REQUIRED, WATCHDOG, Setting
+from supervise.testing import FakeProcess
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import FUNCTIONS, KINDS
 from tests.processes.work import Unspeakable
@@ -540,3 +542,10 @@ def test_the_types_of_a_supervisor_s_arguments_are_complete():
     assert set(_keys("SupervisorSettings", "SharedSettings")) == set(
         inspect.signature(Supervisor.__init__).parameters
     ) - {"self"}
+
+
+def test_a_fake_process_has_every_method_of_a_process():
+    """The Worker of a `FakeGang` calls them; no type checker compares the two classes."""
+    wanted = {name for name in vars(Process) if not name.startswith("_")}
+    assert wanted <= set(dir(FakeProcess)), wanted - set(dir(FakeProcess))
+    assert {"reap", "signal_group", "stopped_by"} <= wanted
