@@ -33,10 +33,10 @@ threading.Thread(target=look, daemon=True).start()
 
 PROGRAM = """
 import json
-from supervise._process.exits.leader import Pidfd
+from supervise._process.exits import leader
 pause, stolen = threading.Event(), []
 if {forgetful}:
-    Pidfd.lost_status = lambda self: (None, False)
+    leader.remembered = lambda pidfd: (None, False)
 FATES = {{"0": "", "3": "raise SystemExit(3)", "-9": "die_of(9)"}}
 
 def run(source):

@@ -33,7 +33,7 @@ _known_kb = 0
 
 
 def remembered(pidfd: int) -> tuple[int | None, bool]:
-    """Return (exit code, core dumped) of a reaped process; (None, False) before Linux 6.15."""
+    """Return (exit code, core dumped) of a reaped process; (None, False) before Linux 6.15, and for another file."""
     info = bytearray(64)
     struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
     try:
@@ -116,10 +116,6 @@ class Pidfd(OwnedFd):
         """Signal the process; with the flag for it, the group of the process."""
         signal.pidfd_send_signal(self._fd, sig, None, flags)
 
-    def lost_status(self) -> tuple[int | None, bool]:
-        """Return exit code and core dump, which the kernel keeps since Linux 6.15."""
-        return remembered(self._fd)
-
     def is_being_reaped(self) -> bool:
         """Return whether other code is reaping the process now.
 
@@ -129,7 +125,7 @@ class Pidfd(OwnedFd):
             self.send(0, 0)
         except (ProcessLookupError, PermissionError):
             return False
-        return self.lost_status()[0] is None
+        return remembered(self._fd)[0] is None
 
 
 def exit_notice(pid: int, *, pidfd: int = -1, parents_word: int | None = None) -> Pidfd | ExitThread:
@@ -276,7 +272,7 @@ class Process(ABC):
             code: int | None = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
             dumped = found.si_code == os.CLD_DUMPED
         else:
-            code, dumped = self._notice.lost_status()
+            code, dumped = remembered(self._notice.fileno())
         if code is None:
             code = self._code_of_launcher()
         self._mark(code)

@@ -158,10 +158,6 @@ class ExitThread:
         """Signal the process by its pid."""
         os.kill(self.pid, sig)
 
-    def lost_status(self) -> tuple[int | None, bool]:
-        """Return (None, False), because the kernel reports the status only through a pidfd."""
-        return None, False
-
     def is_being_reaped(self) -> bool:
         """Return False: the thread has seen the status, or the process is already reaped."""
         return False
