@@ -12,7 +12,7 @@ import select
 import struct
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from supervise import _platform as platform
 from supervise._runtime import fork_hooks
@@ -214,7 +214,8 @@ class _Hub:
         self.ended = False
         self._by_wd: dict[int, list[InotifyWatch]] = {}
         self._polled: list[PollingWatch] = []
-        self._holds: list[Watch] = []
+        self._watches: set[Watch] = set()
+        """All registrations. Without one, the thread ends."""
         self._wake_fd = WakeFd()
         self._inotify = _new_inotify()  # last: the call does not raise, so the descriptor cannot leak
         self.thread = threading.Thread(target=self._run, name="supervise-inotify", daemon=True)
@@ -230,46 +231,36 @@ class _Hub:
             else:
                 kept = InotifyWatch(self, wd, changed)
                 self._by_wd.setdefault(wd, []).append(kept)
+                self._watches.add(kept)
                 return kept
         polled = PollingWatch(self, path, changed)
         self._polled.append(polled)
+        self._watches.add(polled)
         self._wake_fd.set()
         return polled
 
     def hold(self) -> Watch:
         held = Watch(self)
-        self._holds.append(held)
+        self._watches.add(held)
         return held
-
-    @property
-    def _used(self) -> bool:
-        return bool(self._by_wd or self._polled or self._holds)
 
     def remove(self, gone: Sequence[Watch]) -> bool:
         """Remove registrations; return False if none of them was present."""
-        found = False
-        unwatched = []
-        for each in gone:
-            kept: list[Any] = self._polled if isinstance(each, PollingWatch) else self._holds
-            if isinstance(each, InotifyWatch):
-                kept = self._by_wd.get(each.wd, [])
-            if each not in kept:
-                continue
-            found = True
-            kept.remove(each)
+        found = self._watches.intersection(gone)
+        self._watches -= found
+        for each in found:
             if isinstance(each, PollingWatch):
+                self._polled.remove(each)
                 each.close()
-            elif isinstance(each, InotifyWatch) and not kept:
-                del self._by_wd[each.wd]
-                unwatched.append(each.wd)
-        if self._used:  # otherwise the thread closes the inotify instance itself
-            self._unwatch(unwatched)
-        return found
+            elif isinstance(each, InotifyWatch):
+                self._by_wd[each.wd].remove(each)
+                if not self._by_wd[each.wd]:
+                    self._unwatch(each.wd)
+        return bool(found)
 
-    def _unwatch(self, wds: list[int]) -> None:
-        if self._inotify is None:
-            return
-        for wd in wds:
+    def _unwatch(self, wd: int) -> None:
+        del self._by_wd[wd]
+        if self._inotify is not None and self._watches:  # otherwise the thread closes the inotify instance itself
             try:
                 self._inotify.rm_watch(wd)
             except OSError as error:  # the file was deleted, and its watch with it
@@ -277,7 +268,7 @@ class _Hub:
 
     def end_if_unused(self) -> bool:
         """End the thread if there are no registrations."""
-        if self._used:
+        if self._watches:
             return False
         self.ended = True
         self._wake_fd.set()
