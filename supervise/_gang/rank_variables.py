@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from typing import TYPE_CHECKING
 
 from supervise._record import record
@@ -59,16 +60,18 @@ def choose_master(address: str | None, port: str | None) -> Master:
         except OSError:  # a sandbox refuses IPv4, also to rank 0; if no descriptor is left, the claim fails, too
             free = 49152 + int.from_bytes(os.urandom(2), "big") % 16384
         claim = _claimed(str(free))
-        if claim is not None:
+        if claim is not None or sys.platform != "linux":
             break
     return Master(address, str(free), claim, chosen=True)
 
 
 def _claimed(port: str) -> socket.socket | None:
-    """Return a socket that claims the port; None if another gang has claimed it.
+    """Return a socket that claims the port; None if another gang has claimed it, or on a system other than Linux.
 
     The claim is needed because a port looks free until rank 0 of that gang listens.
     """
+    if sys.platform != "linux":
+        return None
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # A bound port would make a rank fail that binds it without SO_REUSEADDR, so bind an abstract name instead.

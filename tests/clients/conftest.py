@@ -8,7 +8,7 @@ import pytest
 
 from tests.clients.torchrun import Clients
 
-TRY = "import importlib.metadata as m, pykka, structlog, sys; print(m.version('torch'))"
+TRY = "import importlib.metadata as m, pykka, psutil, structlog, sys; print(m.version('torch'))"
 
 
 @pytest.fixture(scope="session")

@@ -469,7 +469,7 @@ def test_a_run_of_another_user_is_refused_with_a_reason():
         supervise = Command(folder)
         with running(supervise, "sh", "-c", SAYS):
             as_other = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
-            importing = [*as_other, sys.executable, "-c", "import supervise, pykka, structlog"]
+            importing = [*as_other, sys.executable, "-c", "import supervise, pykka, psutil, structlog"]
             if subprocess.run(
                 importing, env=environment(folder), cwd=folder, capture_output=True, check=False
             ).returncode:
