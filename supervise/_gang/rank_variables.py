@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import _socket  # a tool of tests may replace `socket.socket`, to forbid connections
+import contextlib
 import os
-import socket
 import sys
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ class Master:
 
     address: str
     port: str
-    claim: socket.socket | None = None
+    claim: _socket.socket | None = None
     """Prevents other gangs from choosing the same port, until `release`. None: nothing is claimed."""
     chosen: bool = False
     """Whether supervise has chosen the port."""
@@ -54,7 +55,7 @@ def choose_master(address: str | None, port: str | None) -> Master:
         return Master(address, port)
     for _ in range(100):
         try:
-            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            with contextlib.closing(_socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)) as probe:
                 probe.bind(("", 0))
                 free: int = probe.getsockname()[1]
         except OSError:  # a sandbox refuses IPv4, also to rank 0; if no descriptor is left, the claim fails, too
@@ -65,14 +66,14 @@ def choose_master(address: str | None, port: str | None) -> Master:
     return Master(address, str(free), claim, chosen=True)
 
 
-def _claimed(port: str) -> socket.socket | None:
+def _claimed(port: str) -> _socket.socket | None:
     """Return a socket that claims the port; None if another gang has claimed it, or on a system other than Linux.
 
     The claim is needed because a port looks free until rank 0 of that gang listens.
     """
     if sys.platform != "linux":
         return None
-    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    claim = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         # A bound port would make a rank fail that binds it without SO_REUSEADDR, so bind an abstract name instead.
         claim.bind(f"\0supervise-master-port-{port}")

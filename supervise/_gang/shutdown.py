@@ -168,7 +168,7 @@ def _put_multiprocessing_last() -> None:
         return
     try:
         from multiprocessing import util
-    except ImportError:  # the process may not read Python's files any more
+    except (ImportError, OSError):  # the process may not read Python's files any more, or has no descriptor left
         return
     leave = util._exit_function  # type: ignore[attr-defined]  # noqa: SLF001
     atexit.unregister(leave)

@@ -2,16 +2,21 @@
 
 Each rank appends one line of JSON to its journal after each phase. A process that waits for a file reads its own FIFO;
 the writer of the file then writes one byte to it. So no side polls, and both start methods work alike.
+
+The modules of the ranks import functions such as `dumps` by name: while they report, a test may have replaced
+`json.dumps`, `os.getpid` or `time.monotonic`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
-import time
+from json import dumps, loads
+from time import monotonic
 from typing import TYPE_CHECKING, Any
+
+from supervise.recording import text_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,10 +70,10 @@ class Folder:
                 os.close(fd)
 
     def append(self, rank: int, entry: dict[str, Any]) -> None:
-        """Append a line to a rank's journal, and wake the host."""
+        """Append a line to a rank's journal, and wake the host. A value that JSON lacks becomes its text."""
         fd = os.open(self._journal(rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb", buffering=0) as file:
-            data = memoryview(json.dumps(entry).encode() + b"\n")
+            data = memoryview(dumps(entry, default=text_of).encode() + b"\n")
             while data:
                 data = data[file.write(data) :]
         self.ring(HOST)
@@ -79,7 +84,7 @@ class Folder:
             content = self._journal(rank).read_bytes()
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in content.split(b"\n")[:-1]]
+        return [loads(line) for line in content.split(b"\n")[:-1]]
 
     def clean(self, world_size: int) -> None:
         """Remove everything but the folders that tests see."""
@@ -110,7 +115,7 @@ class Bell:
         __tracebackhide__ = True  # where a signal handler of another plugin may raise
         left_ms = None
         if deadline_s is not None:
-            left_ms = min(max(0.0, deadline_s - time.monotonic()) * 1000 + 1, 2**31 - 1)
+            left_ms = min(max(0.0, deadline_s - monotonic()) * 1000 + 1, 2**31 - 1)
         if self._poll.poll(left_ms):
             with contextlib.suppress(BlockingIOError):
                 os.read(self._fd, 65536)

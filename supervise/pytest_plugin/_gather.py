@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import time
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from supervise.recording import text_of
@@ -55,7 +55,7 @@ class RankGather:
         """
         __tracebackhide__ = True
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = monotonic() + timeout_s
         call, self._calls = self._calls, self._calls + 1
         self._give(call, value)
         bell = self._folder.bell(self._rank)
@@ -66,7 +66,7 @@ class RankGather:
                 gone = [rank for rank in gone if rank in self._missing(call)]
                 if gone:
                     raise RankGatherError(f"rank_gather: {numbered(gone)} ended without the call number {call + 1}")
-                if time.monotonic() >= deadline_s:
+                if monotonic() >= deadline_s:
                     raise RankGatherError(
                         f"rank_gather: {numbered(missing)} did not make the call number {call + 1}"
                         f" within {timeout_s:g} s"

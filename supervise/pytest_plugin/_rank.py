@@ -9,9 +9,10 @@ import logging
 import os
 import signal
 import sys
-import time
 import warnings
 from dataclasses import dataclass
+from os import getpid
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -130,7 +131,7 @@ class Subtests:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the report of a subtest if it has failed, and its output, which pytest has captured for it alone."""
         if report.failed:
-            self._failed.append((time.monotonic_ns(), report))
+            self._failed.append((monotonic_ns(), report))
         of_the_test = len(self._item._report_sections)  # noqa: SLF001 - pytest has no public way
         self._sections += [(title, text) for title, text in report.sections[of_the_test:] if title in _STREAMS]
 
@@ -265,16 +266,16 @@ class _Phases:
 
     def __init__(self, item: pytest.Item, plan: Plan, rank: int, subtests: Subtests) -> None:
         self._item, self._plan, self._rank, self._subtests = item, plan, rank, subtests
-        self._pid = os.getpid()
+        self._pid = getpid()
         self._interruptible = self._stopped = False
         self.warnings: list[warnings.WarningMessage] | None = None
 
     def stop(self, number: int, _frame: object) -> None:
         """Handle SIGTERM: raise `Stopped`, once and only during a phase."""
         __tracebackhide__ = True
-        if os.getpid() != self._pid:  # a process that the test has forked
+        if getpid() != self._pid:  # a process that the test has forked
             signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+            os.kill(getpid(), number)
             return
         if self._interruptible and not self._stopped:
             self._stopped = True
@@ -288,9 +289,9 @@ class _Phases:
             return False
         _coverage.name_context(self._plan.measurement, self._item.nodeid, when)
         call = CallInfo.from_call(functools.partial(self._guarded, phase), when=when)
-        if os.getpid() != self._pid:  # the test has forked, and the child has returned from it
+        if getpid() != self._pid:  # the test has forked, and the child has returned from it
             os._exit(0 if call.excinfo is None else 1)
-        ended_ns = time.monotonic_ns()
+        ended_ns = monotonic_ns()
         item, config = self._item, self._item.config
         report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
         at_ns = self._subtests.decide(report, ended_ns)
@@ -326,7 +327,7 @@ class _Phases:
             try:
                 getattr(sys, name).flush()
                 sizes[name] = os.stat(self._plan.folder.stream(self._rank, name)).st_size
-            except (OSError, ValueError):  # the test has closed the stream, or the stream is not a file
+            except (AttributeError, OSError, ValueError):  # the test has closed or replaced the stream
                 sizes[name] = 0
         return sizes
 

@@ -208,6 +208,33 @@ def test_k5_an_exit_gives_deaf_workers_the_gang_s_grace(tmp_path, kind):
     assert 0.9 < time.seconds < 20
 
 
+WITHOUT_DESCRIPTORS = f"""
+import os, resource, threading
+start_gang("binary", [{OBEDIENT!r}])
+os.dup2(1, 2)
+leaving = threading.main_thread()
+threading.Thread(target=lambda: (leaving.join(), os.write(1, b"the thread has ended\\n"))).start()
+sys.stdin.readline()
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+try:
+    while True:
+        os.open(os.devnull, os.O_RDONLY)
+except OSError:
+    pass
+"""
+
+
+def test_k5_an_exit_without_free_descriptors_waits_for_threads_and_ends_the_ranks(tmp_path):
+    """The exit cannot import multiprocessing then; Python waits for the threads of the program all the same."""
+    with ears(tmp_path) as ear, Host(WITHOUT_DESCRIPTORS, "binary", ear.path) as host:
+        pids = pids_of([ear.hear()])
+        with watched(pids) as watch:
+            host.process.stdin.close()
+            assert host.exit_code() == 0
+            assert host.process.stdout.read() == b"the thread has ended\n"
+            assert watch.survivors() == set()
+
+
 FORKS = """
 import multiprocessing, pykka, warnings
 from contextlib import suppress

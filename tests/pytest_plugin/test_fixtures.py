@@ -10,7 +10,7 @@ from tests.pytest_plugin.running import QUIET, Run, run, write
 pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # a corpus has many gangs
 
 TESTS = """
-    import logging, os, pathlib, threading
+    import json, logging, os, pathlib, sys, threading, time
     import pykka, pytest
 
     NOTES = pathlib.Path(__file__).with_name("notes")
@@ -73,6 +73,14 @@ TESTS = """
             print("passed on")
 
     @pytest.mark.ranks(2)
+    def test_replaced(monkeypatch, rank, rank_gather):
+        monkeypatch.setattr(os, "getpid", lambda: 1)
+        monkeypatch.setattr(json, "dumps", None)
+        monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+        monkeypatch.setattr(sys, "stdout", None)
+        assert rank_gather(rank) == [0, 1]
+
+    @pytest.mark.ranks(2)
     def test_actors():
         assert pykka.ActorRegistry.stop_all() == []
 
@@ -124,7 +132,16 @@ def fixtures(folder) -> Run:
 
 @pytest.mark.parametrize(
     "name",
-    ["test_scopes", "test_without_ranks", "test_places", "test_capsys", "test_capfd", "test_actors", "test_log"],
+    [
+        "test_scopes",
+        "test_without_ranks",
+        "test_places",
+        "test_capsys",
+        "test_capfd",
+        "test_replaced",
+        "test_actors",
+        "test_log",
+    ],
 )
 def test_fixtures_work_in_each_rank(fixtures, name):
     """The assertions are in the test of the corpus."""

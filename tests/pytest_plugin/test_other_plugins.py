@@ -230,3 +230,31 @@ def test_the_health_check_of_hypothesis_speaks(tmp_path):
     failed = done.of("TestMethod::test_method")
     assert "number=0" in failed["text"]
     assert "number=0" in dict(failed["sections"])["Hypothesis [rank 1]"]
+
+
+def test_a_plugin_that_forbids_sockets_does_not_forbid_ranks(tmp_path):
+    """As pytest-socket does it; in the ranks, sockets stay forbidden."""
+    write(
+        tmp_path,
+        test_it="""
+        import socket
+        import pytest
+
+        @pytest.fixture(scope="module")
+        def forbidden():
+            class Forbidden(socket.socket):
+                def __new__(cls, *args, **options):
+                    raise RuntimeError("no sockets")
+            before, socket.socket = socket.socket, Forbidden
+            yield
+            socket.socket = before
+
+        @pytest.mark.ranks(2)
+        def test_it(forbidden, rank, rank_gather):
+            assert rank_gather(rank) == [0, 1]
+            with pytest.raises(RuntimeError, match="no sockets"):
+                socket.socket()
+        """,
+    )
+    done = run(tmp_path, *QUIET)
+    assert done.of("test_it")["outcome"] == "passed", done.out

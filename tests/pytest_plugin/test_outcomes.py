@@ -11,6 +11,7 @@ pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # a corpus has many gangs
 
 TESTS = """
     import os, threading, unittest, warnings
+    from fractions import Fraction
     import pytest
     import patient_stacks
 
@@ -123,6 +124,7 @@ TESTS = """
         warnings.warn("from each rank", FutureWarning)
         record_property("size", 2)
         record_property("rank", rank)
+        record_property("loss", Fraction(1, 2))
         with pytest.warns(DeprecationWarning), pytest.raises(ZeroDivisionError):
             warnings.warn("caught", DeprecationWarning)
             1 / 0
@@ -293,11 +295,16 @@ def test_a_failure_of_a_shared_fixture_is_an_error_at_setup(outcomes):
 
 
 def test_warnings_and_properties_of_ranks_arrive_once(outcomes):
-    """Equal ones are not repeated; those that the test has caught are not shown."""
+    """Equal ones are not repeated; those that the test has caught are not shown; any value has a text."""
     assert outcomes.of("test_warns")["outcome"] == "passed", outcomes.of("test_warns")["text"]
     assert outcomes.out.count("FutureWarning: from each rank") == 1
     assert "DeprecationWarning: caught" not in outcomes.out
-    assert sorted(map(tuple, outcomes.of("test_warns")["properties"])) == [("rank", 0), ("rank", 1), ("size", 2)]
+    assert sorted(map(tuple, outcomes.of("test_warns")["properties"])) == [
+        ("loss", "1/2"),
+        ("rank", 0),
+        ("rank", 1),
+        ("size", 2),
+    ]
 
 
 def test_a_unittest_case_runs_in_ranks(outcomes):
