@@ -16,7 +16,7 @@ from supervise._gang.spec import GangSpec
 from supervise._gang.validation import argv_of
 from supervise._logs.files import make_ready, move_aside
 from supervise._printable import as_prefix
-from supervise._process.containment import escapees
+from supervise._process.containment.escapees import Contained
 from supervise._process.launch import limits
 from supervise._process.launch.environment import ProgramEnvironment, SharedEnvironment
 from supervise._process.launch.program import Launcher, LaunchSpec, ProgramLauncher, Streams
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from supervise._gang.spec import GangSettings
     from supervise._logs.screen import Screen
     from supervise._logs.sinks import Sink
-    from supervise._process.containment.escapees import Contained
     from supervise._process.launch.forks import Row
     from supervise._process.launch.function import Pickled
     from supervise._process.launch.hold import Hold
@@ -447,12 +446,12 @@ def make_attempt(
 
 
 def _containments(spec: GangSpec, *, forked: bool) -> dict[Containment, Contained]:
-    """Return the containment of each kind that a role has; see `escapees.make`."""
+    """Return the containment of each kind that a role has; see `Contained`."""
     found: dict[Containment, Contained] = {}
     for part in spec.parts:
         if part.containment not in found:
             with naming(part.name):
-                found[part.containment] = escapees.make(part.containment, spec.name, forked=forked)
+                found[part.containment] = Contained(part.containment, spec.name, forked=forked)
     return found
 
 

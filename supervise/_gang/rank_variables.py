@@ -5,7 +5,6 @@ from __future__ import annotations
 import _socket  # a tool of tests may replace `socket.socket`, to forbid connections
 import contextlib
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from supervise._record import record
@@ -61,18 +60,16 @@ def choose_master(address: str | None, port: str | None) -> Master:
         except OSError:  # a sandbox refuses IPv4, also to rank 0; if no descriptor is left, the claim fails, too
             free = 49152 + int.from_bytes(os.urandom(2), "big") % 16384
         claim = _claimed(str(free))
-        if claim is not None or sys.platform != "linux":
+        if claim is not None:
             break
     return Master(address, str(free), claim, chosen=True)
 
 
 def _claimed(port: str) -> _socket.socket | None:
-    """Return a socket that claims the port; None if another gang has claimed it, or on a system other than Linux.
+    """Return a socket that claims the port; None if another gang has claimed it.
 
     The claim is needed because a port looks free until rank 0 of that gang listens.
     """
-    if sys.platform != "linux":
-        return None
     claim = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         # A bound port would make a rank fail that binds it without SO_REUSEADDR, so bind an abstract name instead.

@@ -199,7 +199,16 @@ class Contained:
     """Containment of one attempt of a gang: the marks of its ranks, and the scan for escaped processes."""
 
     def __init__(self, kind: Containment, gang_name: str, *, forked: bool = True) -> None:
-        """Prepare the containment; see `make`."""
+        """Prepare the containment.
+
+        Args:
+            kind: The treatment.
+            gang_name: A part of each control group's name.
+            forked: Whether the ranks are functions started by fork or forkserver.
+
+        Raises:
+            SpecError: `kind` is ``cgroup`` and there is no writable cgroup v2 tree.
+        """
         self.kind = kind
         self._lives: dict[int, int] = {}
         """Rank to the number of its present life, if the number is not 0."""
@@ -320,20 +329,6 @@ class Contained:
     def close(self) -> bool:
         """Remove the control groups; return whether all are removed. Idempotent."""
         return self._folder is None or self._folder.close()
-
-
-def make(kind: Containment, gang_name: str, *, forked: bool = True) -> Contained:
-    """Return the containment of one attempt of a gang.
-
-    Args:
-        kind: The treatment.
-        gang_name: A part of each control group's name.
-        forked: Whether the ranks are functions started by fork or forkserver.
-
-    Raises:
-        SpecError: `kind` is ``cgroup`` and there is no writable cgroup v2 tree.
-    """
-    return Contained(kind, gang_name, forked=forked)
 
 
 class Scan:
