@@ -47,7 +47,7 @@ def start(request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(loop_module.select, "epoll"), (loop_module._threads, "start"), (LoopActor, "_start_actor_loop")],
+    [(loop_module.select, "epoll"), (loop_module.platform, "start_thread"), (LoopActor, "_start_actor_loop")],
 )
 def test_a_supervisor_whose_start_fails_is_gone(monkeypatch: pytest.MonkeyPatch, start: Any, owner: Any, name: str):
     """Without a descriptor or a thread, or when a signal handler raises behind the start of the thread."""
