@@ -85,19 +85,17 @@ class StopAsked:
 
 
 @dataclass(slots=True, frozen=True)
-class Ready:
-    """A life has started."""
+class LifeChanged:
+    """A life has changed, other than by its end."""
 
     id: str
     life: int
+    what: Literal["ready", "ignored", "gone", "overdue"]
+    """``ready``: it has started. ``ignored``: the start function has returned None, so there is no actor to wait for.
 
-
-@dataclass(slots=True, frozen=True)
-class Ignored:
-    """The start function has returned None, so there is no actor to wait for."""
-
-    id: str
-    life: int
+    ``gone``: no process and no thread of it remains; this follows its `Ended`. ``overdue``: it was stopped, or has
+    ended, and was not gone in time.
+    """
 
 
 @dataclass(slots=True, frozen=True)
@@ -109,22 +107,6 @@ class Ended:
     normal: bool
     at_ns: int = 0
     """Monotonic time."""
-
-
-@dataclass(slots=True, frozen=True)
-class Gone:
-    """No process and no thread of a life remains. The event follows the `Ended` of this life."""
-
-    id: str
-    life: int
-
-
-@dataclass(slots=True, frozen=True)
-class StopExpired:
-    """A life that was stopped, or that has ended, was not gone in time."""
-
-    id: str
-    life: int
 
 
 @dataclass(slots=True, frozen=True)
@@ -145,7 +127,7 @@ class Asked:
     """The restart kind of a child that is added."""
 
 
-Event = StartAsked | StopAsked | Ready | Ignored | Ended | Gone | StopExpired | BackoffExpired | Asked
+Event = StartAsked | StopAsked | LifeChanged | Ended | BackoffExpired | Asked
 
 
 # Actions
@@ -153,7 +135,7 @@ Event = StartAsked | StopAsked | Ready | Ignored | Ended | Gone | StopExpired | 
 
 @dataclass(slots=True, frozen=True)
 class Start:
-    """Call the start function of a child. `Ready`, `Ignored` or `Ended` follows."""
+    """Call the start function of a child. ``ready``, ``ignored`` or `Ended` follows."""
 
     id: str
     life: int
@@ -161,7 +143,7 @@ class Start:
 
 @dataclass(slots=True, frozen=True)
 class Stop:
-    """Tell a life to stop, unless it has ended. `Gone` or `StopExpired` follows."""
+    """Tell a life to stop, unless it has ended. ``gone`` or ``overdue`` follows."""
 
     id: str
     life: int
@@ -250,28 +232,24 @@ def _advance(tree: Tree, event: Event, actions: list[Action]) -> None:
                 _life_changed(tree, child, event, actions)
 
 
-def _life_changed(
-    tree: Tree,
-    child: Child,
-    event: Ready | Ignored | Ended | Gone | StopExpired,
-    actions: list[Action],
-) -> None:
-    match event:
-        case Ready():
+def _life_changed(tree: Tree, child: Child, event: LifeChanged | Ended, actions: list[Action]) -> None:
+    if isinstance(event, Ended):
+        if child.state != "stopping":
+            _ended(tree, child, event, actions)
+        return
+    match event.what:
+        case "ready":
             if child.state == "starting":
                 child.state = "ready"
                 _was_ready(tree, child, actions)
-        case Ignored():
+        case "ignored":
             if child.state == "starting" and not child.doomed:
                 child.then = "removed" if child.kind == "temporary" else "finished"
                 _was_ready(tree, child, actions)
             _gone(tree, child, actions)
-        case Ended():
-            if child.state != "stopping":
-                _ended(tree, child, event, actions)
-        case Gone():
+        case "gone":
             _gone(tree, child, actions)
-        case StopExpired():
+        case "overdue":
             if child.state == "stopping":
                 child.state = "abandoned"
                 _answer(tree, child.id, ("ready", "gone"), "abandoned", actions)

@@ -60,9 +60,8 @@ if TYPE_CHECKING:
     Fact = (
         ts.StartAsked
         | ts.Started
-        | ts.Ignored
         | ts.Stop
-        | ts.StopExpired
+        | ts.LifeChanged
         | ts.Stopping
         | trees.ChildStarted
         | trees.ChildDown
@@ -108,7 +107,7 @@ def describe(fact: Fact, tree: ts.Tree, attempt: int, duration_s: float) -> list
 
 
 def _of_child(
-    fact: ts.Ignored | ts.Stop | ts.StopExpired | trees.ChildStarted | trees.ChildDown,
+    fact: ts.LifeChanged | ts.Stop | trees.ChildStarted | trees.ChildDown,
     attempt: int,
     duration_s: float,
 ) -> Event:
@@ -116,11 +115,11 @@ def _of_child(
         case trees.ChildStarted():
             fields = {**_life(fact.id, attempt), "actor": str(fact.ref), "start_duration_s": duration_s}
             return Event("supervise.child.started", "info", fields)
-        case ts.Ignored():
+        case ts.LifeChanged(what="ignored"):
             return Event("supervise.child.ignored", "info", _life(fact.id, attempt))
         case ts.Stop():
             return Event("supervise.child.stopping", "info", _life(fact.id, attempt))
-        case ts.StopExpired():
+        case ts.LifeChanged():
             return Event("supervise.child.abandoned", "error", _life(fact.id, attempt))
         case trees.ChildDown():
             fields = {**_life(fact.id, attempt), "normal": fact.normal, "uptime_s": duration_s, **_reason(fact.reason)}

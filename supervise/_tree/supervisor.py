@@ -242,7 +242,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
             if self._tree.children[name].state == "starting":
                 row.cancel("start")
                 self._tell(trees.ChildStarted(id=name, ref=life.ref), row)
-            self._step(ts.Ready(name, number))
+            self._step(ts.LifeChanged(name, number, "ready"))
         elif what == "ended":
             self._ended(row, *details)
         else:
@@ -250,7 +250,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
             row.life = None
             pykka.ActorRegistry.unregister(life.ref)  # its thread may have ended without doing so
             life.ref.actor_stopped.set()
-            self._step(ts.Gone(name, number))
+            self._step(ts.LifeChanged(name, number, "gone"))
 
     def _ended(self, row: Row, reason: Reason, normal: bool) -> None:
         """Handle the end of a life, a failed start, or a start that exceeded its time."""
@@ -267,7 +267,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
         """Handle an exception of the start function. There is no actor."""
         if row.number == number:
             self._ended(row, error, normal=False)
-            self._step(ts.Gone(row.spec.id, number))
+            self._step(ts.LifeChanged(row.spec.id, number, "gone"))
 
     def _overdue(self, row: Row, life: Life, what: str) -> None:
         """Handle a child that has not started or not stopped in time."""
@@ -282,7 +282,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
             row.reason = error
         row.life = None
         pykka.ActorRegistry.unregister(life.ref)  # `ActorRegistry.stop_all` would wait for its thread
-        expired = ts.StopExpired(row.spec.id, row.number)
+        expired = ts.LifeChanged(row.spec.id, row.number, "overdue")
         self._events.emit(expired, row)
         self._step(expired)
 
@@ -348,7 +348,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
 
     def _ignored(self, row: Row, number: int) -> None:
         """Handle a start function that has returned None."""
-        ignored = ts.Ignored(row.spec.id, number)
+        ignored = ts.LifeChanged(row.spec.id, number, "ignored")
         self._events.emit(ignored, row)
         self._step(ignored)
 

@@ -641,11 +641,11 @@ def test_a_child_that_is_terminated_in_its_backoff_hands_the_backoff_to_the_next
     actions = []
     for event in (
         trees.StartAsked(),
-        trees.Ready("a", 1),
-        trees.Ready("b", 1),
+        trees.LifeChanged("a", 1, "ready"),
+        trees.LifeChanged("b", 1, "ready"),
         trees.Ended("a", 1, normal=False),
-        trees.Gone("a", 1),
-        trees.Gone("b", 1),
+        trees.LifeChanged("a", 1, "gone"),
+        trees.LifeChanged("b", 1, "gone"),
     ):
         actions = trees.decide(tree, event)
     assert trees.SetBackoff("a", 4.0) in actions

@@ -69,7 +69,7 @@ def a_child_that_is_stuck_is_awaited_for_ever() -> Any:
     """The end needs nobody's good will."""
 
     def ignore(old: Any, tree: ts.Tree, child: ts.Child, event: Any, actions: Any) -> None:
-        if type(event) is not ts.StopExpired:
+        if getattr(event, "what", "") != "overdue":
             old(tree, child, event, actions)
 
     return _instead("_life_changed", ignore)

@@ -92,9 +92,9 @@ def moves(world: World, tree: ts.Tree, *, asks: int, ignores: bool) -> Iterator[
 def _actor_moves(world: World, name: str, actor: Actor, *, ignores: bool) -> Iterator[Move]:
     life = actor.life
     if actor.stage == STARTING:
-        yield "ready", world.with_actor(name, stage=UP), (ts.Ready(name, life),)
+        yield "ready", world.with_actor(name, stage=UP), (ts.LifeChanged(name, life, "ready"),)
         if ignores:
-            yield "ignored", _over(world, name), (ts.Ignored(name, life),)
+            yield "ignored", _over(world, name), (ts.LifeChanged(name, life, "ignored"),)
     if actor.stage in (STARTING, UP):
         ended = world.with_actor(name, stage=ENDED)._replace(may_stop=world.may_stop | {name})
         at_ns = world.now * UNIT_NS
@@ -104,15 +104,15 @@ def _actor_moves(world: World, name: str, actor: Actor, *, ignores: bool) -> Ite
             failed = ended._replace(time=world.time._replace(failures=failures))
             yield "fails", failed, (ts.Ended(name, life, normal=False, at_ns=at_ns),)
     if actor.stage == ENDED:
-        yield "gone", _over(world, name), (ts.Gone(name, life),)
+        yield "gone", _over(world, name), (ts.LifeChanged(name, life, "gone"),)
     if actor.timed and (world.time.failures is None or world.ending):
         yield (
             "expires",
             world.with_actor(name, stage=STUCK, timed=False)._replace(ending=True),
-            (ts.StopExpired(name, life),),
+            (ts.LifeChanged(name, life, "overdue"),),
         )
     if actor.stage == STUCK:
-        yield "late end", _over(world, name), (ts.Ended(name, life, normal=False), ts.Gone(name, life))
+        yield "late end", _over(world, name), (ts.Ended(name, life, normal=False), ts.LifeChanged(name, life, "gone"))
 
 
 def _over(world: World, name: str) -> World:

@@ -41,7 +41,7 @@ class ExitThread:
         """
         self.pid = pid
         self._is_anothers = parents_word is not None
-        self.dead = False
+        self.dead: bool = False
         """Whether the exit was noticed."""
         self.found: os.waitid_result | None = None
         """Status of a child; None if other code has reaped the child."""
