@@ -351,10 +351,17 @@ def is_mark(found: os.stat_result) -> bool:
 _TAIL_BYTES = 16 * 1024
 _NAMELESS = getattr(os, "O_TMPFILE", 0)
 _PAGE = bytes(4096)
+_BEFORE_CRASH = 4
+_OF_A_DUMP = ("  ", "Thread 0x", "Current thread", "Extension modules: ", "<")
+"""The beginnings of the lines of a dump of `faulthandler`, below the first one."""
 
 
 def last_lines(path: str, count: int = 20) -> str:
-    """Return the last lines of a log, at most 16 KiB; "" if the log cannot be read."""
+    """Return the last lines of a log, at most 16 KiB; "" if the log cannot be read.
+
+    If the log ends in a long dump of `faulthandler`, return the reason, the first frames of the thread that crashed,
+    and what precedes the dump.
+    """
     if not path or path == os.devnull:
         return ""
     try:
@@ -364,7 +371,12 @@ def last_lines(path: str, count: int = 20) -> str:
             text = file.read(_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
-    return "\n".join(_rows(text.strip("\0").rstrip("\n"))[-count:])  # a hole in a file reads as NUL
+    rows = _rows(text.strip("\0").rstrip())  # a hole in a file reads as NUL
+    crash = max((at for at, row in enumerate(rows) if row.startswith("Fatal Python error: ")), default=len(rows))
+    if len(rows) - crash > count and all(not row or row.startswith(_OF_A_DUMP) for row in rows[crash + 1 :]):
+        thread = next((at for at, row in enumerate(rows) if at > crash and row.startswith("Current thread 0x")), crash)
+        rows = [*rows[max(0, crash - _BEFORE_CRASH) : crash + 1], "", *rows[thread:]][:count]
+    return "\n".join(rows[-count:])
 
 
 def _rows(text: str) -> list[str]:

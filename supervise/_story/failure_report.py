@@ -119,6 +119,7 @@ def stopped_by_us(rank: int, exitcode: int | None, story: Story) -> bool:
 WHY_LINES = 20
 _WHY_HEAD = 3
 _LINE_CHARS = 300
+_LINE_END_CHARS = 100
 _HEAD = "Traceback (most recent call last):"
 _FRAME = r'[ |]*  File "(?P<path>[^"]*)", line \d+'
 _OUR_FILES = r"/supervise/(recording|ray/calls|_process/launch/\w+)\.py$|/cloudpickle/\w+\.py$|^<frozen runpy>$"
@@ -178,19 +179,22 @@ def clean_output(text: str) -> list[str]:
 
 
 def _clipped(row: str) -> str:
-    return row if len(row) <= _LINE_CHARS else f"{row[:_LINE_CHARS]} ... ({len(row) - _LINE_CHARS} more characters)"
+    """Return the beginning and the end of a long line: a command with its exit status, or many dots with an error."""
+    left_out, begin = len(row) - _LINE_CHARS, _LINE_CHARS - _LINE_END_CHARS
+    return row if left_out <= 0 else f"{row[:begin]} ... ({left_out} more characters) ... {row[-_LINE_END_CHARS:]}"
 
 
-def first_and_last(rows: list[str], where: str) -> list[str]:
-    """Return `rows`; of too many rows, return only the first and the last.
+def first_and_last(rows: list[str], where: str, exception: str = "") -> list[str]:
+    """Return `rows`; of too many rows, return only the first and the last, and the one that ends in `exception`.
 
     A line between them has the number of the rows that are left out, and `where` these are.
     """
     left_out = len(rows) - WHY_LINES
     if left_out <= 1:
         return rows
-    tail = rows[len(rows) - (WHY_LINES - _WHY_HEAD) :]
-    return [*rows[:_WHY_HEAD], f"  ... {left_out} more lines {where}", *tail]
+    begin = len(rows) - (WHY_LINES - _WHY_HEAD)
+    raised = [row for row in rows[_WHY_HEAD:begin] if exception and row.endswith(exception)][-1:]
+    return [*rows[:_WHY_HEAD], f"  ... {left_out} more lines {where}", *raised, *["  ..."] * len(raised), *rows[begin:]]
 
 
 # The report on a gang that did not succeed: the root cause, the ends of the other ranks, the folder of the logs
@@ -345,7 +349,7 @@ def _why(
         rows = clean(record)
         if alone and end is not None and rows[-1] in clean_output(end.stderr_tail):
             return []
-        return first_and_last(without_our_frames(rows), f"in {failure.error_file}")
+        return first_and_last(without_our_frames(rows), f"in {failure.error_file}", _exception(failure))
     said = first_and_last(clean(str(failure.message)), f"in {failure.error_file}") if _tells_more(failure) else []
     stream = "output" if logs[1] and logs[1] != os.devnull and logs[0] == logs[1] else "stderr"  # or both in one log
     if end is None or not end.stderr_tail.strip():
@@ -472,5 +476,9 @@ def _raised(failure: ProcessFailure) -> str:
         return shortened(fault, _LONGEST_CAUSE)
     if failure.error_file_data.get("message") == "<NONE>":
         return "an exception without a readable record"
-    message = failure.message.get("message") if isinstance(failure.message, dict) else failure.message
-    return shortened(clean(str(message))[0], _LONGEST_CAUSE) or "an exception"
+    return shortened(_exception(failure).removesuffix(":"), _LONGEST_CAUSE) or "an exception"
+
+
+def _exception(failure: ProcessFailure) -> str:
+    """Return the first line of the recorded message of a rank, which has the type of the exception."""
+    return clean(str(failure.message.get("message") if isinstance(failure.message, dict) else failure.message))[0]

@@ -67,12 +67,18 @@ def _mark(error: OSError) -> None:
 
 
 def print_any_text() -> None:
-    """Let stdout print characters that its encoding lacks, and lone surrogates, as escape sequences of Python."""
+    """Let stdout print characters that its encoding lacks, and lone surrogates, as escape sequences of Python.
+
+    Stdout then has a buffer also with PYTHONUNBUFFERED. Without one, Python drops the rest of an incomplete write.
+    """
     out = sys.stdout
     if type(out) is io.TextIOWrapper:
         encoding, line_buffering, write_through = out.encoding, out.line_buffering, out.write_through
+        binary: Any = out.detach()
+        if isinstance(binary, io.RawIOBase):
+            binary = io.BufferedWriter(binary)
         sys.stdout = _Stdout(
-            out.detach(), encoding, "backslashreplace", line_buffering=line_buffering, write_through=write_through
+            binary, encoding, "backslashreplace", line_buffering=line_buffering, write_through=write_through
         )
 
 

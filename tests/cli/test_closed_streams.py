@@ -126,6 +126,18 @@ def test_a_dry_run_that_cannot_be_written(supervise: Command):
     assert with_streams(supervise, "| true; exit 0; :", *words).stderr == ""
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_of_which_a_part_was_written(supervise: Command, unbuffered: str):
+    """The limit on the size of files is reached in the middle of one write, of which the kernel writes a part."""
+    record(supervise)
+    limited = ["sh", "-c", 'ulimit -f 1; exec "$@" >out', "sh", *SUPERVISE, "report", "job", "-o", "-"]
+    env = environment(supervise.tmp_path) | {"PYTHONUNBUFFERED": unbuffered, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        limited, env=env, cwd=supervise.tmp_path, stderr=-1, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert (done.returncode, "File too large\n" in done.stderr) == (1, True)
+
+
 @pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_run_goes_on(supervise: Command, redirection: str):
     """Its output is discarded where a stream is closed, and its logs are whole."""

@@ -234,7 +234,24 @@ def test_a_long_traceback_is_shortened_in_the_middle(tmp_path: Path):
     result = RunProcsResult(outcome="failed", failures={0: ProcessFailure(0, 1, 1, str(error_file))})
     screen = failure_report.lines(result, failure_report.Story(nproc=1))
     assert screen[2:6] == ["  0", "  1", "  2", f"    ... 80 more lines in {error_file}"]
-    assert screen[-4:-1] == ["  98", f"  {'x' * 300} ... (200 more characters)", ""]
+    assert screen[-4:-1] == ["  98", f"  {'x' * 200} ... (200 more characters) ... {'x' * 100}", ""]
+
+
+def test_an_exception_with_a_long_message_keeps_its_type(tmp_path: Path):
+    """As of `load_state_dict`, which lists all keys. The type stands in the middle of what is shortened."""
+    error_file = tmp_path / "error.json"
+    keys = "\n".join(f"    Missing key {number}" for number in range(40))
+    trace = f'Traceback (most recent call last):\n  File "a.py", line 1\n    load()\nmy.Error: cannot load:\n{keys}'
+    message = {"message": f"Error: cannot load:\n{keys}", "extraInfo": {"timestamp": "1", "py_callstack": trace}}
+    error_file.write_text(json.dumps({"message": message}))
+    result = RunProcsResult(outcome="failed", failures={0: ProcessFailure(0, 1, 1, str(error_file))})
+    screen = failure_report.lines(result, failure_report.Story(nproc=1))
+    assert screen[5:9] == [
+        f"    ... 24 more lines in {error_file}",
+        "  my.Error: cannot load:",
+        "    ...",
+        "      Missing key 23",
+    ]
 
 
 @pytest.mark.parametrize(

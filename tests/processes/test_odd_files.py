@@ -342,3 +342,23 @@ def test_p2_a_recorder_does_not_follow_a_foreign_link(place, monkeypatch):
     with pytest.warns(UserWarning, match="symbolic link of another user"):
         ErrorHandler().record_exception(ValueError("x"))
     assert state(place / "victim") == before
+
+
+def test_the_last_lines_of_a_crash_begin_with_its_reason_and_its_place(tmp_path):
+    """The dump of faulthandler has more lines than are shown, and what matters comes first."""
+    log = tmp_path / "log"
+    source = "import os\ndef fall(n):\n    fall(n - 1) if n else os.abort()\nprint('before', flush=True)\nfall(60)"
+    crashes = [sys.executable, "-X", "faulthandler", "-c", source]
+    with log.open("wb") as file:
+        subprocess.run(crashes, cwd=tmp_path, stdout=file, stderr=file, check=False)
+    lines = last_lines(str(log)).split("\n")
+    assert len(lines) == 20
+    assert lines[:3] == ["before", "Fatal Python error: Aborted", ""]
+    assert lines[3].startswith("Current thread 0x")
+    assert lines[4].endswith(", line 3 in fall")
+
+
+def test_the_last_lines_of_a_log_are_not_its_blank_ones(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("ERROR\n" + " \n" * 30)
+    assert last_lines(str(log)) == "ERROR"

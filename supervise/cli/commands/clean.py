@@ -103,7 +103,7 @@ def _remove(runs: Sequence[RecordedRun], output: _Output, *, dry_run: bool) -> i
     """Remove runs, or tell what would be removed; return the exit code."""
     removed, freed_bytes, code = 0, 0, 0
     for run in runs:
-        name, state = one_line(run.name), run.state
+        name, state = one_line(run.name), one_line(run.state)
         if state == "running":
             print(f"supervise clean: {name} is running; first: supervise stop {name}", file=sys.stderr)
             code = 1
