@@ -34,6 +34,7 @@ from tests.breaking import breaking
 from tests.faults import holes, no_launch, no_threads, py_spy, scarce_pidfds, system_call, temporary_folder
 from tests.kernels import own_control_groups
 from tests.parts import pytest_addoption, pytest_configure, pytest_generate_tests, pytest_report_header
+from tests.rewriting import pytest_sessionstart
 from tests.times import (
     collecting_takes,
     console_ends_at_once,
@@ -74,6 +75,7 @@ __all__ = [
     "pytest_configure",
     "pytest_generate_tests",
     "pytest_report_header",
+    "pytest_sessionstart",
     "reloads_may_begin_late",
     "scarce_pidfds",
     "short_slices",

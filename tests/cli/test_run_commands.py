@@ -127,8 +127,9 @@ def test_a_killed_run_does_not_wait_for_a_rank_that_its_restart_leaves_out(super
 
 def test_after_a_kill_of_supervise_in_a_flood_the_files_tell_the_story(supervise: Command):
     """The host was killed, and what each rank was doing; a torn last event does not matter."""
-    flood = "i=0; while [ $((i += 1)) -lt 300000 ]; do echo flood; done"  # a bounded one, which `logs` reads in time
-    script = f'[ "$RANK" = 2 ] && exit 0; echo up >&2; {flood}; {HANG}'
+    # Until the kill, and with pauses: `logs` shows all of it, on a busy machine too
+    flood = 'lines=$(yes flood | head -n 100); while :; do echo "$lines"; sleep 0.02; done'
+    script = f'[ "$RANK" = 2 ] && exit 0; echo up >&2; {flood}'
     with supervise.started("-n", "3", "--role", "r", "--run-id", "job", "--", "sh", "-c", script) as run:
         events = until(lambda: [*supervise.tmp_path.glob("runs/job_*/events.jsonl")])[0]
         until(lambda: "process.exited" in events.read_text() and events.read_text().count("process.started") == 3)
