@@ -168,7 +168,7 @@ class Describer:
         own = self.attempt.envs.get(local_rank, {}).get("TORCHELASTIC_RESTART_COUNT")
         life = {} if own is None else {"attempt": whole_number(own, 0)}  # a single rank may have restarted
         if self.attempt.spec.role_of:
-            fields.setdefault("role", self.attempt.envs[local_rank].get("ROLE_NAME"))  # a restart has the end's role
+            fields["role"] = self.attempt.envs[local_rank].get("ROLE_NAME")
         return Event(name, level, {"rank": self.global_rank(local_rank), "local_rank": local_rank, **life, **fields})
 
     def global_rank(self, local_rank: int) -> int:
@@ -261,7 +261,7 @@ class Describer:
             attempt=fact.attempt,
             restarts=fact.restarts,
             backoff_s=fact.delay_s,
-            role=fact.end.role,
+            end_role=fact.end.role,
             **_exit_fields(code),
         )
 

@@ -132,7 +132,7 @@ def _text(it: Occurrence, titles: Sequence[str], *, present: bool) -> str:  # no
             after = f" after {seconds(fields['uptime_s'])}" if "uptime_s" in fields else ""
             return f"{rank} failed{at_step(fields.get('step'), fields.get('status'))}: {end_of(it)}{after}"
         case "process.restarting":
-            stopped = "stopped, " if fields.get("role") in ("bystander", "terminated") else ""
+            stopped = "stopped, " if fields.get("end_role") in ("bystander", "terminated") else ""
             return f"{rank} restarts {_soon(it)}: {stopped}{end_of(it)}"
         case "process.hung":
             return f"{rank} {'hangs' if present else 'hung'}: {hang_of(it)}"

@@ -32,8 +32,9 @@ _KINDS: dict[str, type | list[type]] = {
     **dict.fromkeys(("attempt", "count", "errno", "exit_code", "host", "max_restarts", "max_rss_bytes"), int),
     **dict.fromkeys(("monotonic_ns", "pid", "restarts", "root_cause_rank", "step"), int),
     **dict.fromkeys(("age_s", "backoff_s", "cpu_time_s", "uptime_s"), float),
-    **dict.fromkeys(("complaint", "error", "error_type", "evidence", "exception_message", "exit_signal", "level"), str),
-    **dict.fromkeys(("log_iostream", "message", "path", "reason", "role", "signal", "status", "tier"), str),
+    **dict.fromkeys(("complaint", "end_role", "error", "error_type", "evidence", "exception_message"), str),
+    **dict.fromkeys(("exit_signal", "level", "log_iostream", "message", "path", "reason"), str),
+    **dict.fromkeys(("signal", "status", "tier"), str),
     **dict.fromkeys(("core_dumped", "ended", "oom_kill", "spontaneous"), bool),
     "descendants": [int],
     "left_out": [int],
@@ -278,7 +279,7 @@ class RunState:
         elif it.name == "process.restarting":
             self.of(it.rank).waits = True
             self.ended.discard(it.rank)
-            self.single_restarts += it.fields.get("role") == "root_cause"
+            self.single_restarts += it.fields.get("end_role") == "root_cause"
         return it
 
     def fault(self, rank: int) -> str:

@@ -213,7 +213,7 @@ def test_r10_a_service_that_waits_for_its_restart_is_no_failure_once_its_clients
         gang.hear(2)
         gang.tell(0, "3")
         if backoff:
-            gang.await_event("supervise.process.restarting", local_rank=0)
+            gang.await_event("supervise.process.restarting", local_rank=0, role="store", end_role="root_cause")
         else:
             assert gang.hear() == ["store runs"]
         gang.tell(1, "0")

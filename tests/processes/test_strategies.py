@@ -329,7 +329,7 @@ def test_r4_a_request_in_the_backoff_starts_at_once(tmp_path):
     with faulty(tmp_path, "binary", [LIFE] * 2, strategy="one_for_one", restart_policy=SLOWLY) as gang:
         lives(gang, 2)
         gang.tell(0, "3")
-        gang.await_event("supervise.process.restarting", local_rank=0, attempt=1, exit_code=3, role="root_cause")
+        gang.await_event("supervise.process.restarting", local_rank=0, attempt=1, exit_code=3, end_role="root_cause")
         assert states(gang)[0] == ("backoff", 0, 0)
         gang.ask(RestartRanks({0}))
         assert lives(gang) == ["0:1"]

@@ -105,7 +105,7 @@ def test_no_value_of_an_event_raises(new: Any) -> None:
         event("process.started", 0, 0, pid=7),
         event("process.signaled", 1, 0, pid=7, signal="SIGTERM", reason="close", monotonic_ns=5),
         event("process.hung", 1, 0, tier="output", age_s=2.0, step=1, status="x"),
-        event("process.restarting", 1, 0, exit_code=1, backoff_s=0.5, role="root_cause"),
+        event("process.restarting", 1, 0, exit_code=1, backoff_s=0.5, end_role="root_cause"),
         event("process.faulted", 1, 0, message="hung"),
         event("process.leaked", 1, 0, pid=7, descendants=[8], ended=True),
         event("gang.restarting", 2, **RESTART, backoff_s=0.5, left_out=[1]),

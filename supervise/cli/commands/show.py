@@ -65,7 +65,7 @@ class _Story:
         match it.name:
             case "process.restarting" if it.rank is not None:
                 again = f"restart {fields.get('attempt', 0)} of this rank"
-                verb = "was stopped" if fields.get("role") in ("bystander", "terminated") else "ended"
+                verb = "was stopped" if fields.get("end_role") in ("bystander", "terminated") else "ended"
                 self.restarts.append(f"{who} {verb} ({self.run.fault(it.rank) or exit_of(fields)}); {again}")
             case "process.hung":
                 why = f"; {fields['evidence']}" if fields.get("evidence") else ""

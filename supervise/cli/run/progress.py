@@ -230,7 +230,7 @@ class Progress:
 
     def _rank_restarts(self, it: Occurrence) -> None:
         """Show the restart of a rank if the rank itself is the cause."""
-        if it.rank is not None and it.fields["role"] == "root_cause":
+        if it.rank is not None and it.fields["end_role"] == "root_cause":
             how = self._why_unlaunched(it.rank) or self._state.fault(it.rank) or exit_of(it.fields)
             policy = self._options.restarts
             count = _counted(it, policy.max_restarts if policy is not None else 0)
