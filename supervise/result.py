@@ -58,7 +58,7 @@ class _ErrorFile(NamedTuple):
 def _read_error_file(path: str) -> _ErrorFile | None:
     """Return the error file at `path`; None if there is no file. Its content never causes an exception."""
     try:
-        found = os.lstat(path)  # also raises if `path` is empty
+        found = os.lstat(path)
     except (OSError, ValueError):
         return None
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISLNK(found.st_mode):
@@ -190,7 +190,7 @@ class ProcessFailure:
 
     def _fill(self, *, message: str, timestamp_ns: int | None) -> None:
         """Set the fields that are not arguments of the constructor."""
-        found = _read_error_file(self.error_file)
+        found = _read_error_file(self.error_file) if self.error_file else None
         if found is None:
             self.error_file = _NOT_AVAILABLE
             self.timestamp_ns = time.time_ns() if timestamp_ns is None else timestamp_ns
