@@ -57,6 +57,14 @@ PROMPT_NS = 50_000_000
 class LineStream:
     """A stream from one source to one destination. It buffers at most the limit and one chunk."""
 
+    # A gang has two streams for each rank; with this many attributes, a dictionary takes five times as much memory
+    __slots__ = (
+        *("prefix", "has_time", "reserved", "prompted", "_template", "_prompts", "_between", "_console"),
+        *("_rewrites_lines", "_updates", "_again", "_limit", "_select", "_shown_ns", "_waiting", "_settle_ns"),
+        *("_waits_since_ns", "_hidden", "_rows", "_at", "_depth", "_climbs", "_entered", "_text", "_due_ns", "_held"),
+        *("_before", "_rewrites", "_ends_in_cr", "_update"),
+    )
+
     def __init__(
         self,
         prefix: bytes,

@@ -172,7 +172,8 @@ class LogReader:
 
     def size_bytes(self) -> int:
         """Return the present size of the file; 0 if the file is not open."""
-        return os.fstat(self._fd).st_size if self.is_open else 0
+        with self._lock:  # so that `close` on another thread does not close the descriptor meanwhile
+            return os.fstat(self._fd).st_size if self._fd >= 0 else 0
 
     def is_done(self) -> bool:
         """Return whether the whole file was read and shown. If it was, set the limit to the present offset."""
