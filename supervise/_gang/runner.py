@@ -22,7 +22,7 @@ from supervise._gang.describe import EventEmitter, Signaled, build_result, rank_
 from supervise._gang.ranks import RankActors
 from supervise._gang.shutdown import CrashShutdown
 from supervise._gang.sweep import Sweep
-from supervise._process.exits import oom
+from supervise._process.containment import cgroup
 from supervise._record import replace
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import PendingReplies, Subscribers, with_jitter
@@ -507,7 +507,7 @@ class GangRunner:
         match action:
             case steps.LaunchRank():
                 if not action.local_rank:  # before the others: a large gang starts slowly, and a rank may die meanwhile
-                    self._call_later("oom", _SETTLED_S, oom.baseline)
+                    self._call_later("oom", _SETTLED_S, cgroup.baseline)
                 self.ranks.launch(action.local_rank)
             case steps.AnswerStart():
                 self._answer_start()

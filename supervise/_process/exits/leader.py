@@ -13,9 +13,9 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from supervise import _platform as platform
+from supervise._process.containment import cgroup
 from supervise._process.containment.groups import Member, members, readable
 from supervise._process.containment.procfs import look, tracks_resources
-from supervise._process.exits import oom
 from supervise._record import NamedTuple
 from supervise._runtime.wakeup import OwnedFd
 
@@ -238,7 +238,7 @@ class Process(ABC):
             if found is None:
                 return None
             killed = (found.si_code, found.si_status) == (os.CLD_KILLED, signal.SIGKILL)
-            out_of_memory = killed and not self._killed and oom.killed_for_memory(self.pid)
+            out_of_memory = killed and not self._killed and cgroup.killed_for_memory(self.pid)
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
         except ChildProcessError:
             return None if found is None and self._is_being_reaped() else self._reaped_by_other(found)

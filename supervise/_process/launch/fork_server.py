@@ -11,8 +11,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from supervise import _platform as platform
+from supervise._process.containment import cgroup
 from supervise._process.containment.procfs import look, reading
-from supervise._process.exits import oom
 from supervise._process.exits.leader import Exit, Process, as_signal, exit_notice
 from supervise._process.files import close, write_all
 from supervise._runtime import fork_hooks
@@ -284,7 +284,7 @@ class ForkServerChild(Process):
         if code is None:
             return None
         self._mark(code)
-        return Exit(code=code, oom_kill=code == -signal.SIGKILL and not self._killed and oom.killed_for_memory(None))
+        return Exit(code=code, oom_kill=code == -signal.SIGKILL and not self._killed and cgroup.killed_for_memory(None))
 
     def give_up(self) -> Exit | None:
         """Return the exit without waiting for the server's report; None if the server may still report it.
