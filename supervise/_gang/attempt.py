@@ -18,7 +18,7 @@ from supervise._logs.files import make_ready, move_aside
 from supervise._printable import as_prefix
 from supervise._process.containment.escapees import Contained
 from supervise._process.launch import limits
-from supervise._process.launch.environment import ProgramEnvironment, SharedEnvironment
+from supervise._process.launch.posix_spawn import ProgramEnvironment, SharedEnvironment, find
 from supervise._process.launch.program import Launcher, LaunchSpec, ProgramLauncher, Streams
 from supervise._process.lifeline import Lifeline
 from supervise._record import NamedTuple, field, record
@@ -391,7 +391,6 @@ def _check_probes(spec: GangSpec, part: RankSpec) -> None:
     """
     for text, rank in itertools.product(part.probes, part.ranks):
         from supervise._probes import parse  # lazy: most gangs have no probe
-        from supervise._process.launch.posix_spawn import find
 
         variables = spec.variables_of(rank, (spec.envs or {}).get(rank, {}))
         try:
