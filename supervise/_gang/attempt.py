@@ -138,8 +138,8 @@ def add_tails(tails: list[TailSpec], spec: GangSpec, dest: LogsDest) -> None:
             )
 
 
-def _notebook_screen(stream: TextIO) -> Screen | None:
-    """Return the row of a notebook's stream; None for any other stream."""
+def _notebook_screen(stream: TextIO | Sink) -> Screen | None:
+    """Return the row of a notebook's stream; None for any other destination."""
     if not any(base.__module__.startswith("ipykernel.") for base in type(stream).__mro__):
         return None
     from supervise._logs.screen import NotebookScreen  # lazy: most gangs are not in a notebook
