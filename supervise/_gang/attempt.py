@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, M
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO, Unpack, cast
 
+from supervise._files import make_ready, move_aside
 from supervise._gang import later_modules, validation
 from supervise._gang.notify_protocol import new_address, variables, without_host_variables
 from supervise._gang.rank_spec import RankSpec, naming
 from supervise._gang.spec import GangSpec
 from supervise._gang.validation import argv_of
-from supervise._logs.files import make_ready, move_aside
 from supervise._printable import as_prefix
 from supervise._process.containment.escapees import Contained
 from supervise._process.launch import limits

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from supervise._core.steps import TailsStarted
-from supervise._files import no_room
+from supervise._files import make_ready, no_room, size_of
 from supervise._gang import orders
 from supervise._gang.describe import EventEmitter, LogFailed, LogTrimmed
 from supervise._gang.rank_spec import held_by_rank
 from supervise._gang.worker import Worker, recorded_ns
-from supervise._logs.files import make_ready, size_of
 from supervise._process.exits.leader import ExitSlots
 from supervise._process.launch import limits
 from supervise.errors import SpecError

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from supervise import _platform as platform, messages as say
 from supervise._core import steps
-from supervise._files import is_mark
+from supervise._files import is_mark, size_of
 from supervise._gang import orders
-from supervise._logs.files import size_of
 from supervise._process import lifeline
 from supervise._process.containment.procfs import tracks_resources
 from supervise._process.launch.program import Launched, Launcher, UnreapedError
