@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from supervise._logs.sinks import Sink
     from supervise._process.launch.forks import Row
     from supervise._process.launch.function import Pickled
-    from supervise._process.launch.hold import Hold
     from supervise._process.launch.posix_spawn import FoundPrograms
 
 
@@ -529,11 +528,6 @@ def _launcher(
     if contained.kind == "cgroup":  # otherwise nothing can fail, and `naming` would cost six calls for each rank
         with naming(part.name):
             enter = contained.enter(rank)
-    make_hold: Callable[[], Hold] | None = None
-    if spec.hold_returned and not binary:
-        from supervise._process.launch.hold import Hold  # lazy: most gangs hold no ranks
-
-        make_hold = Hold
     how = LaunchSpec(
         env=ProgramEnvironment(environ, own) if isinstance(environ, SharedEnvironment) else {**environ, **own},
         cwd=part.cwd,
@@ -542,7 +536,7 @@ def _launcher(
         listen=tuple(sockets),
         line=attempt.line,
         enter=enter,
-        make_hold=make_hold,
+        holds=spec.hold_returned and not binary,
         gate=spec.gate and binary,
         found=found,
     )

@@ -389,7 +389,7 @@ class FunctionLauncher:
             OSError: The process could not be started; none is left.
         """
         start = self._spawn if self.method == "spawn" else self._ask_server
-        launched = program.with_channel(self.how, OutcomeFile(self.how.make_hold), start)
+        launched = program.with_channel(self.how, OutcomeFile(holds=self.how.holds), start)
         self.pickled = None
         return launched
 
