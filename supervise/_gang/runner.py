@@ -146,9 +146,7 @@ class ReturnValues:
         complete = sum(end.exitcode in gang.success for end in ends) >= self._nprocs - len(over)
         self._partial = not complete and gang.stop.reason in ("close", "timeout")
         good = {end.local_rank for end in ends if end.has_value and (self._partial or not gang.failed(end))}
-        if not good or not (complete or self._partial):
-            self._loop.post(self._arrived, {}, {})
-            return
+        good = good if complete or self._partial else set()
         files = {rank: file for rank in good if (file := self._slots.outcomes[rank]).kind() != "None"}
         nothing = dict.fromkeys(good - files.keys())
         if not files:
