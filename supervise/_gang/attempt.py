@@ -556,8 +556,6 @@ def _launcher(
         launcher = FunctionLauncher(
             local_rank=rank,
             method=cast("StartMethod", part.start_method),
-            fn=part.entrypoint,
-            args=spec.args[rank],
             how=how,
             pickled=take(rank, None),
             plain=spec.plain,

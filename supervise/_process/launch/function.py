@@ -374,8 +374,6 @@ class FunctionLauncher:
 
     local_rank: int
     method: StartMethod
-    fn: Callable[..., Any]
-    args: tuple[Any, ...]
     how: LaunchSpec
     pickled: Pickled | None
     """Pickle of the call. None after the launch."""
