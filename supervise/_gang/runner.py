@@ -17,11 +17,12 @@ from supervise._core.model import Gang
 from supervise._core.steps import SetTimer, TimerExpired
 from supervise._core.strategy import role_of
 from supervise._core.verdict import judge
-from supervise._gang import orders, shutdown
+from supervise._gang import shutdown
 from supervise._gang.describe import EventEmitter, Signaled, build_result, rank_end, start_error
 from supervise._gang.ranks import RankActors
 from supervise._gang.shutdown import CrashShutdown
 from supervise._gang.sweep import Sweep
+from supervise._gang.worker import Deliver, LookForStop, Release, ReportStuck
 from supervise._process.containment import cgroup
 from supervise._record import replace
 from supervise._runtime.future import Reply
@@ -515,13 +516,13 @@ class GangRunner:
             case steps.SendSignal():
                 self.signal(action.ranks, action.sig, self.gang.stop.reason or "", action.escalation)
             case steps.ReleaseRanks():
-                self.ranks.tell(action.ranks, orders.Release())
+                self.ranks.tell(action.ranks, Release())
                 if self._health is not None:
                     self._health.released(action.ranks)
             case steps.SetTimer():
                 self._set_timer(action)
             case steps.ReportUnkillable():
-                self.ranks.tell(action.ranks, orders.ReportStuck())
+                self.ranks.tell(action.ranks, ReportStuck())
             case steps.DrainTails():
                 self.ranks.drain(self.gang.ends, self.gang.leftovers)
             case steps.LoadValues():
@@ -590,7 +591,7 @@ class GangRunner:
             self._groups_spared.update(dict.fromkeys(alone, sig))
         since_s = time.monotonic()
         for some, whole in ((ranks - alone, True), (alone, False)):
-            self.ranks.tell(some, orders.Deliver(sig, whole, stops and sig != signal.SIGKILL, since_s))
+            self.ranks.tell(some, Deliver(sig, whole, stops and sig != signal.SIGKILL, since_s))
         if self.events.listens("info"):
             for rank in sorted(ranks):
                 why = reason or batches.reason_of_signal(self.gang, rank)
@@ -640,7 +641,7 @@ class GangRunner:
 
     def _look_for_suspended(self) -> None:
         if not self._halted:
-            self.ranks.tell(self.gang.running, orders.LookForStop())
+            self.ranks.tell(self.gang.running, LookForStop())
 
     def _check_for_suspended_in(self, delay_s: float) -> None:
         """Check after this delay, then after twice the delay, and so on."""

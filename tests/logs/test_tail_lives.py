@@ -16,8 +16,7 @@ import pytest
 from supervise._core.steps import TailEnded
 from supervise._files import forget_reader, move_aside, open_to_append, tell_reader
 from supervise._gang.attempt import Source
-from supervise._gang.orders import ChangeFiles, Drain
-from supervise._gang.tail import readers
+from supervise._gang.tail import ChangeFiles, Drain, readers
 from supervise._logs.lines import LineStream
 from supervise._logs.reader import LogReader
 from supervise._logs.sinks import CancelToken, console
