@@ -103,13 +103,10 @@ class ControlServer:
                 return
             except OSError as error:
                 if error.errno in _EXHAUSTED:  # the listener stays readable: try again later
-                    self._pause(listener)
+                    self._loop.unwatch(listener.fileno())
+                    self._loop.call_later(_RETRY_S, self._watch_listener)
                     return
                 log.debug("control socket %s: a client was not accepted: %s", self._file.path, error)
-
-    def _pause(self, listener: socket.socket) -> None:
-        self._loop.unwatch(listener.fileno())
-        self._loop.call_later(_RETRY_S, self._watch_listener)
 
     def _admit(self, end: socket.socket) -> None:
         try:
@@ -140,13 +137,10 @@ class ControlServer:
 
     def _end(self) -> None:
         """Close every descriptor and end the thread. Idempotent."""
-        self._release()
-        self._loop.end()
-
-    def _release(self) -> None:
         if self._clients is not None:
             self._clients.release()
         self._file.close()
+        self._loop.end()
 
     def _lost(self, error: BaseException) -> None:
         """End the server after the selector of its loop has failed."""

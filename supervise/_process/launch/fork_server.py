@@ -280,7 +280,7 @@ class ForkServerChild(Process):
         try:
             code = self._parent.read()
         except EOFError:  # the server died: this process may now be the parent, or the kernel may have kept the status
-            return None if self._is_between_parents() else self._reap_own()
+            return None if self._is_between_parents() else super()._take_exit()
         if code is None:
             return None
         self._mark(code)
@@ -299,7 +299,7 @@ class ForkServerChild(Process):
         if seen is not None and self._parent.is_process(seen.parent):
             return None
         if self._ended is None:
-            self._ended = self._reap_own() or self._reaped_by_other(None)
+            self._ended = super()._take_exit() or self._reaped_by_other(None)
         return self._ended
 
     def _peek(self) -> os.waitid_result | None:
