@@ -103,10 +103,13 @@ class ControlServer:
                 return
             except OSError as error:
                 if error.errno in _EXHAUSTED:  # the listener stays readable: try again later
-                    self._loop.unwatch(listener.fileno())
-                    self._loop.call_later(_RETRY_S, self._watch_listener)
+                    self._pause(listener)
                     return
                 log.debug("control socket %s: a client was not accepted: %s", self._file.path, error)
+
+    def _pause(self, listener: socket.socket) -> None:
+        self._loop.unwatch(listener.fileno())
+        self._loop.call_later(_RETRY_S, self._watch_listener)
 
     def _admit(self, end: socket.socket) -> None:
         try:
