@@ -18,13 +18,13 @@ from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from supervise._process.containment import marker
-from supervise._process.containment.cgroup import GangFolder
 from supervise._process.containment.groups import Member, held
 from supervise._process.containment.procfs import all_pids, layout, started, unless_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
+    from supervise._process.containment.cgroup import GangFolder
     from supervise._settings import Containment
 
 
@@ -217,6 +217,8 @@ class Contained:
         self._forked = forked
         self._folder: GangFolder | None = None
         if kind == "cgroup":
+            from supervise._process.containment.cgroup import GangFolder
+
             self._folder = GangFolder(gang_name)  # not with the token: /proc shows the path to every user
 
     @property
