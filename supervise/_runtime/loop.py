@@ -80,7 +80,7 @@ class Loop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._watched: dict[int, Callable[[], object]] = {}
-        self.events = 0
+        self.events: int = 0
         """What epoll has reported of the descriptor whose callback is called now."""
         self._selector: select.epoll
         self._wake_fd: WakeFd | None = None
