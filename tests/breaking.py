@@ -129,7 +129,7 @@ def see_no_groups(patch: pytest.MonkeyPatch) -> None:
 
 def crash(supervisor: Any, error: BaseException) -> None:
     """Let a gang crash by an error of one of its actors."""
-    from supervise._gang.orders import ActorDown
+    from supervise._gang.asks import ActorDown
 
     supervisor.tell(ActorDown(who="a test", error=error))
 

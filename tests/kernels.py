@@ -30,7 +30,7 @@ HAS_PIDFD = platform.PIDFD
 NEEDS_FAULTHANDLER = pytest.mark.skipif(
     not SAFE, reason="faulthandler of this Python may crash the process: CPython issue 140815"
 )
-ARMS_PROGRAMS = posix_spawn.ARMS
+ARMS_PROGRAMS = posix_spawn.CHANGES_FOLDER
 """Whether a program is held from its first instruction, so that no handler can reap it before."""
 
 
@@ -54,7 +54,7 @@ def use_inotify(monkeypatch: pytest.MonkeyPatch, *, use: bool) -> None:
 
 def use_another_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have programs be started by what Python has where the C library is another: before 3.13, for all of them."""
-    for name, value in (("glibc", None), ("CHANGES_FOLDER", False), ("ARMS", False), ("CLOSE_FROM", None)):
+    for name, value in (("glibc", None), ("CHANGES_FOLDER", False), ("CLOSE_FROM", None)):
         monkeypatch.setattr(posix_spawn, name, value)
 
 

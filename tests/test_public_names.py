@@ -49,7 +49,6 @@ STORY = {
     "_story.failure_report",
     "_story.small_timeline",
     "_story.wording",
-    "_logs.files",
 }
 """The text of `GangFailed` and the picture of a result: they know a gang by its result and its files."""
 MAY_IMPORT = {

@@ -11,8 +11,7 @@ import pykka
 
 from supervise._core.steps import TailEnded
 from supervise._gang.attempt import Source
-from supervise._gang.orders import Drain
-from supervise._gang.tail import Tail
+from supervise._gang.tail import Drain, Tail
 from supervise._logs import sinks
 from supervise._logs.watch import FileCreation
 from supervise._printable import as_prefix

@@ -75,7 +75,7 @@ class Connection:
         self.progress_s = time.monotonic()
         """When the client last sent a request, or read a part of an answer."""
         self.events = select.EPOLLIN
-        """What the server's epoll set watches."""
+        """What the server's loop watches."""
         self.is_half_closed = False
         """Whether the client has closed its sending side."""
         self._received = bytearray()
@@ -324,8 +324,6 @@ MOST_CLIENTS = 32
 A_TURN = 32
 """How many requests of all clients are handled per `TURN_S`, so that a flood does not slow the gang down."""
 TURN_S = 0.02
-_AT_ONCE = 16
-"""How many clients are served before the loop does other work."""
 _LOOK_S = 2.0
 IDLE_S = 30.0
 """A client is dropped if it sends no request for this time, and none of its requests waits for an answer."""
@@ -345,16 +343,10 @@ class Clients:
             service: The gang, and the requests that it accepts.
             loop: Of the server.
             served: Called after `finish`, when all clients have all their answers.
-
-        Raises:
-            OSError: There is no descriptor.
         """
         self._service = service
         self._loop = loop
         self._served = served
-        self._epoll: select.epoll | None = select.epoll()
-        """The sockets of the clients. The loop watches only for input; this set can watch for output, too."""
-        loop.watch(self._epoll.fileno(), self._serve)
         self._clients: dict[int, Connection] = {}
         """By descriptor."""
         self._numbers = itertools.count()
@@ -373,12 +365,12 @@ class Clients:
             refusal = Refusal("refused", f"this run belongs to user {os.geteuid()}, and you are user {uid}")
         elif len(self._clients) >= MOST_CLIENTS and not self._make_room():
             refusal = Refusal("too-many", f"{MOST_CLIENTS} clients wait for answers already; try again later")
-        if refusal is not None or self._epoll is None:
+        if refusal is not None:
             with contextlib.suppress(OSError):
-                client.send(error_line(refusal or Refusal("ended", "the gang has ended")))
+                client.send(error_line(refusal))
             client.close()
             return
-        self._epoll.register(end, client.events)
+        self._loop.watch(end.fileno(), partial(self._serve, client))
         self._clients[end.fileno()] = client
         self._look = self._look or self._loop.call_later(_LOOK_S, self._look_at_clients)
 
@@ -398,24 +390,16 @@ class Clients:
 
     def release(self) -> None:
         """Answer open requests with an error, and close every descriptor. Idempotent."""
-        epoll, self._epoll = self._epoll, None
-        if epoll is None:
-            return
         clients, self._clients = self._clients, {}
-        for client in clients.values():
+        for fd, client in clients.items():
             for _, ident, _ in client.pending.values():
                 with contextlib.suppress(OSError):
                     client.send(error_line(Refusal("ended", "the gang has ended", ident)))
-            epoll.unregister(client.end)
+            self._loop.unwatch(fd)
             client.close()
-        self._loop.unwatch(epoll.fileno())
-        epoll.close()
 
     def close_in_child(self) -> None:
         """Close the descriptors of a forked child."""
-        if self._epoll is not None:
-            self._epoll.close()
-            self._epoll = None
         for client in self._clients.values():
             client.end.close()
         self._clients = {}
@@ -424,12 +408,8 @@ class Clients:
         if self._ending and all(client.is_served for client in self._clients.values()):
             self._served()
 
-    def _serve(self) -> None:
-        if self._epoll is None:
-            return
-        for fd, events in self._epoll.poll(0, _AT_ONCE):
-            if (client := self._clients.get(fd)) is not None:
-                self._guard(client, partial(self._attend, client, events))
+    def _serve(self, client: Connection) -> None:
+        self._guard(client, partial(self._attend, client, self._loop.events))
 
     def _guard(self, client: Connection, act: Callable[[], object]) -> None:
         """Call `act`; drop the client if that fails."""
@@ -470,9 +450,9 @@ class Clients:
             self._drop(client)
             return
         wanted = client.wanted_events()
-        if wanted != client.events and self._epoll is not None and client.end.fileno() in self._clients:
+        if wanted != client.events and client.end.fileno() in self._clients:
             client.events = wanted
-            self._epoll.modify(client.end, wanted)
+            self._loop.watch_for(client.end.fileno(), wanted)
 
     def _next_turn(self) -> None:
         """Handle requests that wait for a turn. A served client goes to the end of the queue."""
@@ -499,8 +479,8 @@ class Clients:
             with contextlib.suppress(OSError):
                 client.send(error_line(reason))
         fd = client.end.fileno()
-        if self._clients.pop(fd, None) is not None and self._epoll is not None:
-            self._epoll.unregister(fd)  # before the close: a child between vfork and exec may hold a copy
+        if self._clients.pop(fd, None) is not None:
+            self._loop.unwatch(fd)
         client.close()
         self._check_served()
 

@@ -140,13 +140,10 @@ class ControlServer:
 
     def _end(self) -> None:
         """Close every descriptor and end the thread. Idempotent."""
-        self._release()
-        self._loop.end()
-
-    def _release(self) -> None:
         if self._clients is not None:
             self._clients.release()
         self._file.close()
+        self._loop.end()
 
     def _lost(self, error: BaseException) -> None:
         """End the server after the selector of its loop has failed."""

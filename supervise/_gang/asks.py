@@ -1,4 +1,7 @@
-"""The asks that every gang accepts, on one host or several: their dispatch, and the checks of their arguments."""
+"""The asks that every gang accepts, on one host or several: their dispatch, and the checks of their arguments.
+
+The module also has the reports of the actors of a gang that are not events of the core.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from supervise import messages as say
+from supervise._record import NamedTuple
 from supervise._runtime.shell import Subscribers, SupervisorShell, check_ref, check_timeout, refusing
 from supervise.errors import SpecError, SuperviseError
+from supervise.messages import Bare
 from supervise.recording import repr_of
 
 if TYPE_CHECKING:
@@ -78,6 +83,20 @@ def stray(message: object, more: str) -> SpecError:
         f"Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), {more}Subscribe(...) or Unsubscribe(...)"
     )
     return SpecError(f"a Supervisor does not accept {repr_of(message)}; send it {accepted}")
+
+
+# The reports of Workers and Tails, except for those that are events of the core
+
+
+class MemberStopRequested(Bare):
+    """Other code requested the stop of a Worker or a Tail, so the gang must be closed. Worker, Tail -> Supervisor."""
+
+
+class ActorDown(NamedTuple):
+    """A handler of a Worker or a Tail raised, so the gang must be killed. Worker, Tail -> Supervisor."""
+
+    who: str
+    error: BaseException
 
 
 # The dispatch

@@ -9,16 +9,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, M
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO, Unpack, cast
 
+from supervise._files import make_ready, move_aside
 from supervise._gang import later_modules, validation
 from supervise._gang.notify_protocol import new_address, variables, without_host_variables
 from supervise._gang.rank_spec import RankSpec, naming
 from supervise._gang.spec import GangSpec
 from supervise._gang.validation import argv_of
-from supervise._logs.files import make_ready, move_aside
 from supervise._printable import as_prefix
 from supervise._process.containment.escapees import Contained
 from supervise._process.launch import limits
-from supervise._process.launch.environment import ProgramEnvironment, SharedEnvironment
+from supervise._process.launch.posix_spawn import ProgramEnvironment, SharedEnvironment, find
 from supervise._process.launch.program import Launcher, LaunchSpec, ProgramLauncher, Streams
 from supervise._process.lifeline import Lifeline
 from supervise._record import NamedTuple, field, record
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from supervise._logs.sinks import Sink
     from supervise._process.launch.forks import Row
     from supervise._process.launch.function import Pickled
-    from supervise._process.launch.hold import Hold
     from supervise._process.launch.posix_spawn import FoundPrograms
 
 
@@ -138,8 +137,8 @@ def add_tails(tails: list[TailSpec], spec: GangSpec, dest: LogsDest) -> None:
             )
 
 
-def _notebook_screen(stream: TextIO) -> Screen | None:
-    """Return the row of a notebook's stream; None for any other stream."""
+def _notebook_screen(stream: TextIO | Sink) -> Screen | None:
+    """Return the row of a notebook's stream; None for any other destination."""
     if not any(base.__module__.startswith("ipykernel.") for base in type(stream).__mro__):
         return None
     from supervise._logs.screen import NotebookScreen  # lazy: most gangs are not in a notebook
@@ -391,7 +390,6 @@ def _check_probes(spec: GangSpec, part: RankSpec) -> None:
     """
     for text, rank in itertools.product(part.probes, part.ranks):
         from supervise._probes import parse  # lazy: most gangs have no probe
-        from supervise._process.launch.posix_spawn import find
 
         variables = spec.variables_of(rank, (spec.envs or {}).get(rank, {}))
         try:
@@ -530,11 +528,6 @@ def _launcher(
     if contained.kind == "cgroup":  # otherwise nothing can fail, and `naming` would cost six calls for each rank
         with naming(part.name):
             enter = contained.enter(rank)
-    make_hold: Callable[[], Hold] | None = None
-    if spec.hold_returned and not binary:
-        from supervise._process.launch.hold import Hold  # lazy: most gangs hold no ranks
-
-        make_hold = Hold
     how = LaunchSpec(
         env=ProgramEnvironment(environ, own) if isinstance(environ, SharedEnvironment) else {**environ, **own},
         cwd=part.cwd,
@@ -543,7 +536,7 @@ def _launcher(
         listen=tuple(sockets),
         line=attempt.line,
         enter=enter,
-        make_hold=make_hold,
+        holds=spec.hold_returned and not binary,
         gate=spec.gate and binary,
         found=found,
     )
@@ -563,8 +556,6 @@ def _launcher(
         launcher = FunctionLauncher(
             local_rank=rank,
             method=cast("StartMethod", part.start_method),
-            fn=part.entrypoint,
-            args=spec.args[rank],
             how=how,
             pickled=take(rank, None),
             plain=spec.plain,

@@ -59,7 +59,8 @@ class Host(Protocol):
 
 # The watch for ranks that hang
 #
-# It checks heartbeats and logs, and reports ranks that were silent for too long.
+# It checks heartbeats and logs. It reports ranks that were silent for too long, by an event, a message and the stacks
+# of all ranks. Then it fails the rank if the watchdog says so.
 
 
 _MOST_TRIGGERS = 10
@@ -98,23 +99,46 @@ class _Tier:
         self.timer: Timer | None = None
 
 
+_LONGEST_S = 2.5
+"""Time after which a rank fails without its stacks.
+
+Their collection takes 2 s, unless a file system blocks it.
+"""
+_WRITE_S = 0.5
+"""Time after which the stacks are reported without their file, which a file system may block."""
+
+
+class _Report:
+    """A hang that is being reported."""
+
+    __slots__ = ("at_ns", "decide", "hung", "lives", "saved")
+
+    def __init__(self, hung: Hung, decide: Decide | None, lives: Sequence[int]) -> None:
+        self.hung = hung
+        self.lives = lives  # the numbers of the ranks' lives; a later life has not hung
+        self.decide = decide
+        """Function that names the rank by the stacks. None: subscribers know of the hang."""
+        self.at_ns = time.monotonic_ns()
+        self.saved = False
+        """Whether the event with its stacks was emitted."""
+
+
 class HangWatch:
     """Watch that checks all ranks four times a period, and when a rank is overdue. Used on the gang's loop."""
 
-    def __init__(
-        self, watchdog: Watchdog, host: Host, loop: Loop, sockets: NotifySockets, reports: HangReports
-    ) -> None:
+    def __init__(self, watchdog: Watchdog, host: Host, loop: Loop, sockets: NotifySockets) -> None:
         """Begin without ranks.
 
         Args:
-            watchdog: The deadlines.
+            watchdog: The deadlines, and the consequence of a hang.
             host: The gang's runner.
             loop: The gang's loop.
             sockets: The notify sockets, which have the heartbeats of the ranks.
-            reports: The reporter of hangs.
         """
         self._host: Host | None = host
-        self._reports = reports
+        self._watchdog = watchdog
+        self._pending: list[_Report] = []
+        """Hangs that are not told yet, or whose ranks fail once their stacks are collected."""
         self._gang = gang = host.gang
         self._loop = loop
         self._sockets = sockets
@@ -185,10 +209,6 @@ class HangWatch:
             self._host.events.emit(Unheard(period_ns / 1e9))
             self._unheard_s = None
 
-    def settle(self, *, failed: bool) -> None:
-        """Fail the ranks that were reported, before the core decides on the exit of a rank."""
-        self._reports.settle(failed=failed)
-
     def end(self) -> None:
         """Cancel all checks."""
         self.say_unheard(over=True)
@@ -197,7 +217,7 @@ class HangWatch:
                 tier.timer.cancel()
         self._tiers = []
         self._host = None
-        self._reports.end()
+        self._pending.clear()
 
     # Checks
 
@@ -226,13 +246,13 @@ class HangWatch:
     def _hangs(self, tier: _Tier, hang: Hang) -> None:
         hung = self._hung(tier.name, hang.local_rank, hang.age_ns, hang.waiting)
         others = hang.rivals if hang.waiting else self._mute(tier, hang) or self._left_early(hang)
-        self._reports.report(hung, partial(self._by_stacks, tier, hang) if others else None)
+        self._report(hung, partial(self._by_stacks, tier, hang) if others else None)
 
     def _by_stacks(self, tier: _Tier, hang: Hang, found: Mapping[int, RankStacks]) -> Hung:
         """Return the hang with the rank that the stacks name, and with the reason. The stacks may be empty."""
         from supervise._core.evidence import BY_STACK, by_stacks  # lazy: most gangs have no watchdog
 
-        names, now_ns, mute = self._reports.names, time.monotonic_ns(), self._mute(tier, hang)
+        names, now_ns, mute = self._names, time.monotonic_ns(), self._mute(tier, hang)
         stacks = {names[rank]: found[rank] for rank in (hang.local_rank, *hang.waiting, *mute) if rank in found}
         suspects = [rank for rank in (hang.local_rank, *hang.rivals, *mute) if rank in self._gang.running]
         suspect = by_stacks(stacks, [names[rank] for rank in suspects or [hang.local_rank]])
@@ -261,7 +281,7 @@ class HangWatch:
         """
         from supervise.stacks import ranks_as_text  # lazy: most gangs have no watchdog
 
-        gang, names, outcomes = self._gang, self._reports.names, {}
+        gang, names, outcomes = self._gang, self._names, {}
         ends = [end for end in gang.ends if gang.ranks[end.local_rank].by_itself and not gang.failed(end)]
         if ends := [end for end in ends if self._depend(end.local_rank, hang.local_rank)]:
             who = ranks_as_text(sorted(names[end.local_rank] for end in ends))
@@ -279,7 +299,116 @@ class HangWatch:
 
     def report(self, tier: HangTier, rank: int, age_ns: int, last: str = "") -> None:
         """Report that a rank hangs. `last` is the probe that it has not answered, with the last answer."""
-        self._reports.report(self._hung(tier, rank, age_ns, (), last=last))
+        self._report(self._hung(tier, rank, age_ns, (), last=last))
+
+    # Reports
+
+    @property
+    def _names(self) -> dict[int, int]:
+        """Local rank to the rank that events name."""
+        return self._host.events.global_ranks(range(self._gang.nprocs)) if self._host is not None else {}
+
+    def _report(self, hung: Hung, decide: Decide | None = None) -> None:
+        """Report a hang.
+
+        With ``fail``, the rank fails only after the stacks are collected, which takes up to 2 s.
+
+        Args:
+            hung: The hang.
+            decide: Function that names the rank by the stacks, from local rank to stacks; the report waits for them.
+                Without stacks, the mapping is empty. None: `hung` names it.
+        """
+        if self._host is None:
+            return
+        report = _Report(hung, decide, [rank.attempt for rank in self._gang.ranks])
+        self._pending.append(report)
+        if decide is None:
+            self._announce(report, {})
+        if not self._watchdog.stacks:
+            self._conclude(report)
+            return
+        self._loop.call_later(_LONGEST_S, partial(self._conclude, report))
+        reply = self._host.stacks(frozenset(range(self._gang.nprocs)))
+        reply.add_done_callback(partial(self._loop.post, self._take, report, reply))
+
+    def _announce(self, report: _Report, found: Mapping[int, RankStacks]) -> None:
+        """Tell a hang with the rank that the stacks name, unless that rank has begun a later life meanwhile."""
+        if report.decide is not None:
+            report.hung, report.decide = report.decide(found), None
+        told = report.hung.message
+        if self._host is not None and report.lives[told.local_rank] == self._gang.ranks[told.local_rank].attempt:
+            self._host.events.emit(report.hung)
+            self._host.subscribers.tell(told)
+
+    def settle(self, *, failed: bool) -> None:
+        """Fail the ranks whose stacks are still being collected, because a rank has exited.
+
+        Otherwise its exit might be blamed for their failure. A hang that the stacks decide waits for them, unless that
+        rank has failed.
+        """
+        for report in list(self._pending):
+            if failed or report.decide is None:
+                self._conclude(report)
+
+    def _take(self, report: _Report, reply: Reply[dict[int, RankStacks]]) -> None:
+        if self._host is None:
+            return
+        try:
+            found = reply.get(timeout=0)
+        except Exception:  # no thread is available, or the gang has ended
+            self._conclude(report)
+            return
+        if report.decide is not None:
+            self._announce(report, found)
+        ranks = self._names
+        rank = ranks[report.hung.message.local_rank]
+        found = {ranks[local]: stacks for local, stacks in found.items()}
+        folder = getattr(self._host.attempt.spec.logs_specs, "_run_log_dir", None)
+        from supervise.stacks import group_stacks  # lazy: most gangs have no watchdog
+
+        places = tuple(group_stacks(found))
+        without_file = partial(self._tell, report, places, "")
+        if folder is None or not self._save(folder, report, rank, places, found):
+            without_file()
+        else:
+            self._loop.call_later(_WRITE_S, without_file)
+
+    def _save(
+        self, folder: str, report: _Report, rank: int, places: tuple[str, ...], found: Mapping[int, RankStacks]
+    ) -> bool:
+        """Write the stacks on a thread, because a file system may block; return whether a thread is available."""
+        head = f"rank {rank} {why(report.hung)}"
+
+        def save() -> None:
+            path = _write(folder, [head, "", *places], found)
+            self._loop.post(self._tell, report, places, path)
+
+        try:
+            platform.start_thread(
+                threading.Thread(target=save, name="supervise-stacks", daemon=True), "the file with stacks"
+            )
+        except OSError:
+            return False
+        return True
+
+    def _tell(self, report: _Report, places: tuple[str, ...], path: str) -> None:
+        """Report the stacks of a hang, only once. Then fail the rank, because the gang may end with that failure."""
+        if self._host is not None and not report.saved:
+            report.saved = True
+            self._host.events.emit(StacksTaken(path, places))
+            self._conclude(report)
+
+    def _conclude(self, report: _Report) -> None:
+        """Tell a hang at last, and fail its rank if the watchdog says so. Only once."""
+        if report not in self._pending or self._host is None:
+            return
+        self._pending.remove(report)
+        if report.decide is not None:
+            self._announce(report, {})
+        if self._watchdog.action == "fail":
+            told = report.hung.message
+            life = report.lives[told.local_rank]
+            self._host.step(steps.RankFaulted(told.local_rank, life, why(report.hung), report.at_ns))
 
     def _hung(
         self, tier: HangTier, rank: int, age_ns: int, waiting: tuple[int, ...], *, evidence: str = "", last: str = ""
@@ -403,163 +532,6 @@ def _was_continued(pid: int) -> bool:
         return False
 
 
-# The reports of hangs: the event, the message, the stacks of all ranks, and the failure of the rank
-
-
-_LONGEST_S = 2.5
-"""Time after which a rank fails without its stacks.
-
-Their collection takes 2 s, unless a file system blocks it.
-"""
-_WRITE_S = 0.5
-"""Time after which the stacks are reported without their file, which a file system may block."""
-
-
-class _Report:
-    """A hang that is being reported."""
-
-    __slots__ = ("at_ns", "decide", "hung", "lives", "saved")
-
-    def __init__(self, hung: Hung, decide: Decide | None, lives: Sequence[int]) -> None:
-        self.hung = hung
-        self.lives = lives  # the numbers of the ranks' lives; a later life has not hung
-        self.decide = decide
-        """Function that names the rank by the stacks. None: subscribers know of the hang."""
-        self.at_ns = time.monotonic_ns()
-        self.saved = False
-        """Whether the event with its stacks was emitted."""
-
-
-class HangReports:
-    """Reporter of the hangs of one gang. It also fails the rank if the watchdog says so. Used on the gang's loop."""
-
-    def __init__(self, watchdog: Watchdog, host: Host, loop: Loop) -> None:
-        """Begin without reports.
-
-        Args:
-            watchdog: The settings, with the consequence of a hang.
-            host: The gang's runner.
-            loop: The gang's loop.
-        """
-        self._watchdog = watchdog
-        self._host: Host | None = host
-        self._loop = loop
-        self._pending: list[_Report] = []
-        """Hangs that are not told yet, or whose ranks fail once their stacks are collected."""
-
-    @property
-    def names(self) -> dict[int, int]:
-        """Local rank to the rank that events name."""
-        return self._host.events.global_ranks(range(self._host.gang.nprocs)) if self._host is not None else {}
-
-    def report(self, hung: Hung, decide: Decide | None = None) -> None:
-        """Report a hang.
-
-        With ``fail``, the rank fails only after the stacks are collected, which takes up to 2 s.
-
-        Args:
-            hung: The hang.
-            decide: Function that names the rank by the stacks, from local rank to stacks; the report waits for them.
-                Without stacks, the mapping is empty. None: `hung` names it.
-        """
-        if self._host is None:
-            return
-        report = _Report(hung, decide, [rank.attempt for rank in self._host.gang.ranks])
-        self._pending.append(report)
-        if decide is None:
-            self._announce(report, {})
-        if not self._watchdog.stacks:
-            self._conclude(report)
-            return
-        self._loop.call_later(_LONGEST_S, partial(self._conclude, report))
-        reply = self._host.stacks(frozenset(range(self._host.gang.nprocs)))
-        reply.add_done_callback(partial(self._loop.post, self._take, report, reply))
-
-    def _announce(self, report: _Report, found: Mapping[int, RankStacks]) -> None:
-        """Tell a hang with the rank that the stacks name, unless that rank has begun a later life meanwhile."""
-        if report.decide is not None:
-            report.hung, report.decide = report.decide(found), None
-        told = report.hung.message
-        if self._host is not None and report.lives[told.local_rank] == self._host.gang.ranks[told.local_rank].attempt:
-            self._host.events.emit(report.hung)
-            self._host.subscribers.tell(told)
-
-    def settle(self, *, failed: bool) -> None:
-        """Fail the ranks whose stacks are still being collected, because a rank has exited.
-
-        Otherwise its exit might be blamed for their failure. A hang that the stacks decide waits for them, unless that
-        rank has failed.
-        """
-        for report in list(self._pending):
-            if failed or report.decide is None:
-                self._conclude(report)
-
-    def _take(self, report: _Report, reply: Reply[dict[int, RankStacks]]) -> None:
-        if self._host is None:
-            return
-        try:
-            found = reply.get(timeout=0)
-        except Exception:  # no thread is available, or the gang has ended
-            self._conclude(report)
-            return
-        if report.decide is not None:
-            self._announce(report, found)
-        ranks = self.names
-        rank = ranks[report.hung.message.local_rank]
-        found = {ranks[local]: stacks for local, stacks in found.items()}
-        folder = getattr(self._host.attempt.spec.logs_specs, "_run_log_dir", None)
-        from supervise.stacks import group_stacks  # lazy: most gangs have no watchdog
-
-        places = tuple(group_stacks(found))
-        without_file = partial(self._tell, report, places, "")
-        if folder is None or not self._save(folder, report, rank, places, found):
-            without_file()
-        else:
-            self._loop.call_later(_WRITE_S, without_file)
-
-    def _save(
-        self, folder: str, report: _Report, rank: int, places: tuple[str, ...], found: Mapping[int, RankStacks]
-    ) -> bool:
-        """Write the stacks on a thread, because a file system may block; return whether a thread is available."""
-        head = f"rank {rank} {why(report.hung)}"
-
-        def save() -> None:
-            path = _write(folder, [head, "", *places], found)
-            self._loop.post(self._tell, report, places, path)
-
-        try:
-            platform.start_thread(
-                threading.Thread(target=save, name="supervise-stacks", daemon=True), "the file with stacks"
-            )
-        except OSError:
-            return False
-        return True
-
-    def _tell(self, report: _Report, places: tuple[str, ...], path: str) -> None:
-        """Report the stacks of a hang, only once. Then fail the rank, because the gang may end with that failure."""
-        if self._host is not None and not report.saved:
-            report.saved = True
-            self._host.events.emit(StacksTaken(path, places))
-            self._conclude(report)
-
-    def _conclude(self, report: _Report) -> None:
-        """Tell a hang at last, and fail its rank if the watchdog says so. Only once."""
-        if report not in self._pending or self._host is None:
-            return
-        self._pending.remove(report)
-        if report.decide is not None:
-            self._announce(report, {})
-        if self._watchdog.action == "fail":
-            told = report.hung.message
-            life = report.lives[told.local_rank]
-            self._host.step(steps.RankFaulted(told.local_rank, life, why(report.hung), report.at_ns))
-
-    def end(self) -> None:
-        """Drop the references to the host."""
-        self._host = None
-        self._pending.clear()
-
-
 def why(hung: Hung) -> str:
     """Return the message of the failure: ``hung: no heartbeat for 30.0 s (step 41, "save"); by its stack: ...``."""
     told = hung.message
@@ -676,7 +648,7 @@ class RankHealth:
             from supervise.watchdog import Watchdog  # lazy: most gangs have none
 
             watchdog = spec.watchdog or Watchdog()
-            self._watch = HangWatch(watchdog, host, loop, self.sockets, HangReports(watchdog, host, loop))
+            self._watch = HangWatch(watchdog, host, loop, self.sockets)
         self._probings: dict[int, list[Probing]] = {}
         """Rank to the probes of its present life."""
         self._threads: list[threading.Thread] = []  # of canceled probes by commands, whose processes they reap

@@ -37,6 +37,7 @@ _STACKS = ("supervise._gang.stack_requests",)
 _HANGS = (*_STACKS, "supervise._core.evidence")
 _HEALTH = ("supervise._gang.health",)
 _TAILS = ("supervise._gang.tail",)
+_HOLD = ("supervise._process.launch.hold",)
 _OF_THE_START = (
     "supervise._core.evidence",
     "supervise._gang.attempt",
@@ -48,7 +49,6 @@ _OF_THE_START = (
     "supervise._gang.validation",
     "supervise._process.launch.forks",
     "supervise._process.launch.function",
-    "supervise._process.launch.hold",
     "encodings.idna",
     "shlex",
     "tempfile",
@@ -77,7 +77,7 @@ def load_stacks() -> None:
 
 def load_all() -> None:
     """Import what any gang may need, for a tree: the thread of a tree checks settings, and starts gangs."""
-    _import(*_always(), *_FUNCTIONS, *_FORKS, *_FORK_SERVER, *_BOUND, *_CONTROL, *_TAILS, *_OF_THE_START)
+    _import(*_always(), *_FUNCTIONS, *_FORKS, *_FORK_SERVER, *_BOUND, *_CONTROL, *_TAILS, *_HOLD, *_OF_THE_START)
 
 
 def _always() -> tuple[str, ...]:
@@ -92,6 +92,7 @@ def _needed(spec: GangSpec) -> Iterator[str]:
     yield from _BOUND if spec.log_max_bytes is not None else ()
     yield from _CONTROL if spec.control is not None else ()
     yield from _HANGS if spec.watches else ()
+    yield from _HOLD if spec.hold_returned else ()
     yield from _HEALTH if spec.checks_health else ()
     yield from ("supervise._gang.probing", "encodings.idna") if spec.probes else ()  # the codec of names of hosts
     yield from ("http.client",) if any(probe.startswith("http") for probe in spec.probes) else ()

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from supervise._core.steps import TailsStarted
-from supervise._files import no_room
-from supervise._gang import orders
+from supervise._files import make_ready, no_room, size_of
 from supervise._gang.describe import EventEmitter, LogFailed, LogTrimmed
 from supervise._gang.rank_spec import held_by_rank
-from supervise._gang.worker import Worker, recorded_ns
-from supervise._logs.files import make_ready, size_of
+from supervise._gang.worker import Deliver, Launch, Leave, LookForStop, Release, ReportStuck, Worker, recorded_ns
 from supervise._process.exits.leader import ExitSlots
 from supervise._process.launch import limits
 from supervise.errors import SpecError
@@ -180,7 +178,7 @@ class RankActors:
         attempt.renew(rank, life)
         self._begin_trimming(rank, earlier)
         with contextlib.suppress(pykka.ActorDeadError):
-            self._workers[rank].tell(orders.Leave())
+            self._workers[rank].tell(Leave())
         if (outcome := self.slots.outcomes.pop(rank, None)) is not None:
             outcome.close()
         self._workers[rank] = self._new_worker(rank, life)
@@ -200,7 +198,7 @@ class RankActors:
 
     def _change_files(self, number: int, tail: pykka.ActorRef[Tail], rank: int, sizes: dict[str, int | None]) -> None:
         """Order a Tail to show the files of a rank's present life, and no longer those of its past life."""
-        from supervise._gang.tail import readers
+        from supervise._gang.tail import ChangeFiles, readers  # loaded with the Tail
 
         for feed in self._joined.get((number, rank), ()):  # a Tail that is blocked or has ended does not do it
             feed.writer_ended()
@@ -218,7 +216,7 @@ class RankActors:
             feed.expect_present_file()
         self._joined[number, rank] = feeds
         with contextlib.suppress(pykka.ActorDeadError):
-            tail.tell(orders.ChangeFiles(feeds=feeds, sizes=sizes))
+            tail.tell(ChangeFiles(feeds=feeds, sizes=sizes))
 
     def log_paths(self, rank: int) -> tuple[str, ...]:
         """Return the paths of the log files that the present life of a rank writes."""
@@ -228,14 +226,14 @@ class RankActors:
 
     def launch(self, rank: int) -> None:
         """Launch a rank."""
-        self._workers[rank].tell(orders.Launch())
+        self._workers[rank].tell(Launch())
         if self._attempt.row is not None:  # after the order to the Worker, so that a launch follows
             self._attempt.row.order(self._attempt.launchers[rank])
 
     def tell(
         self,
         ranks: Iterable[int],
-        order: orders.Deliver | orders.Release | orders.LookForStop | orders.ReportStuck,
+        order: Deliver | Release | LookForStop | ReportStuck,
     ) -> None:
         """Send an order to the Workers of these ranks."""
         for rank in ranks:
@@ -264,8 +262,10 @@ class RankActors:
         if self._trimming is not None:
             self._trimming.trim_all()
         for tail in self._tails:
+            from supervise._gang.tail import Drain  # loaded with the Tail
+
             with contextlib.suppress(pykka.ActorDeadError):  # it has ended and sent `TailEnded`
-                tail.tell(orders.Drain(sizes=sizes, left=left))
+                tail.tell(Drain(sizes=sizes, left=left))
 
     def _look_for_room(self, sizes: Mapping[str, int]) -> None:
         """Report a full disk. supervise does not see the ENOSPC of a rank, because ranks write their logs directly."""
@@ -313,7 +313,7 @@ class RankActors:
         workers, self._workers = self._workers, []
         for worker in workers:
             try:  # noqa: SIM105 - a context manager would cost four calls for each rank
-                worker.tell(orders.Leave())
+                worker.tell(Leave())
             except pykka.ActorDeadError:
                 pass
 

@@ -17,12 +17,13 @@ from supervise._core.model import Gang
 from supervise._core.steps import SetTimer, TimerExpired
 from supervise._core.strategy import role_of
 from supervise._core.verdict import judge
-from supervise._gang import orders, shutdown
+from supervise._gang import shutdown
 from supervise._gang.describe import EventEmitter, Signaled, build_result, rank_end, start_error
 from supervise._gang.ranks import RankActors
 from supervise._gang.shutdown import CrashShutdown
 from supervise._gang.sweep import Sweep
-from supervise._process.exits import oom
+from supervise._gang.worker import Deliver, LookForStop, Release, ReportStuck
+from supervise._process.containment import cgroup
 from supervise._record import replace
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import PendingReplies, Subscribers, with_jitter
@@ -146,9 +147,7 @@ class ReturnValues:
         complete = sum(end.exitcode in gang.success for end in ends) >= self._nprocs - len(over)
         self._partial = not complete and gang.stop.reason in ("close", "timeout")
         good = {end.local_rank for end in ends if end.has_value and (self._partial or not gang.failed(end))}
-        if not good or not (complete or self._partial):
-            self._loop.post(self._arrived, {}, {})
-            return
+        good = good if complete or self._partial else set()
         files = {rank: file for rank in good if (file := self._slots.outcomes[rank]).kind() != "None"}
         nothing = dict.fromkeys(good - files.keys())
         if not files:
@@ -507,7 +506,7 @@ class GangRunner:
         match action:
             case steps.LaunchRank():
                 if not action.local_rank:  # before the others: a large gang starts slowly, and a rank may die meanwhile
-                    self._call_later("oom", _SETTLED_S, oom.baseline)
+                    self._call_later("oom", _SETTLED_S, cgroup.baseline)
                 self.ranks.launch(action.local_rank)
             case steps.AnswerStart():
                 self._answer_start()
@@ -517,13 +516,13 @@ class GangRunner:
             case steps.SendSignal():
                 self.signal(action.ranks, action.sig, self.gang.stop.reason or "", action.escalation)
             case steps.ReleaseRanks():
-                self.ranks.tell(action.ranks, orders.Release())
+                self.ranks.tell(action.ranks, Release())
                 if self._health is not None:
                     self._health.released(action.ranks)
             case steps.SetTimer():
                 self._set_timer(action)
             case steps.ReportUnkillable():
-                self.ranks.tell(action.ranks, orders.ReportStuck())
+                self.ranks.tell(action.ranks, ReportStuck())
             case steps.DrainTails():
                 self.ranks.drain(self.gang.ends, self.gang.leftovers)
             case steps.LoadValues():
@@ -592,7 +591,7 @@ class GangRunner:
             self._groups_spared.update(dict.fromkeys(alone, sig))
         since_s = time.monotonic()
         for some, whole in ((ranks - alone, True), (alone, False)):
-            self.ranks.tell(some, orders.Deliver(sig, whole, stops and sig != signal.SIGKILL, since_s))
+            self.ranks.tell(some, Deliver(sig, whole, stops and sig != signal.SIGKILL, since_s))
         if self.events.listens("info"):
             for rank in sorted(ranks):
                 why = reason or batches.reason_of_signal(self.gang, rank)
@@ -642,7 +641,7 @@ class GangRunner:
 
     def _look_for_suspended(self) -> None:
         if not self._halted:
-            self.ranks.tell(self.gang.running, orders.LookForStop())
+            self.ranks.tell(self.gang.running, LookForStop())
 
     def _check_for_suspended_in(self, delay_s: float) -> None:
         """Check after this delay, then after twice the delay, and so on."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from supervise._gang.inherited import Inherited
     from supervise._gang.rank_spec import RankSpec
     from supervise._gang.rank_variables import Master
+    from supervise._logs import sinks
     from supervise._logs.screen import Screen
     from supervise._process.launch.function import Pickled
     from supervise._process.launch.program import Stdin
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
         reload_signal: Signals | None
         screen: Screen | None
         stdin: Mapping[int, Stdin]
-        consoles: tuple[TextIO, TextIO]
+        consoles: tuple[TextIO | sinks.Sink, TextIO | sinks.Sink]
         shows_failure: bool
         hears: bool
 
@@ -149,7 +150,7 @@ class GangSpec:
     """Whether ranks get notify sockets, if possible, although no other setting needs them."""
     shows_failure: bool = True
     """Whether a failure is shown in one line if no listener gets it. False if the caller gets an exception."""
-    consoles: tuple[TextIO, TextIO]
+    consoles: tuple[TextIO | sinks.Sink, TextIO | sinks.Sink]
     screen: Screen | None = None
     """The screen on which the consoles of `supervise run` show unfinished lines; None for any other gang."""
 

@@ -10,8 +10,8 @@ import pykka
 from supervise import messages as say
 from supervise._core import steps
 from supervise._core.verdict import judge
-from supervise._gang import later_modules, orders, shutdown
-from supervise._gang.asks import GangShell, as_signal, checked_ranks, requested_ranks
+from supervise._gang import later_modules, shutdown
+from supervise._gang.asks import ActorDown, GangShell, MemberStopRequested, as_signal, checked_ranks, requested_ranks
 from supervise._runtime.actor import LoopRef
 from supervise._runtime.future import Reply
 from supervise._settings import GRACE_S, Containment, KillMode, Strategy
@@ -395,9 +395,9 @@ class Supervisor(GangShell):
                 return self._runner.suspended(message)
             case steps.PeersStopped():
                 return self._runner.excuse(message.ranks)
-            case orders.MemberStopRequested():
+            case MemberStopRequested():
                 return self._runner.close_for_member()
-            case orders.ActorDown():
+            case ActorDown():
                 return self._runner.after_crash(message.error, message.who)
             case _:
                 return super().on_receive(message)

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pykka
@@ -18,12 +19,13 @@ from pykka._envelope import Envelope
 
 from supervise import _platform as platform
 from supervise._core.steps import TailDrained, TailEnded
-from supervise._gang.orders import ChangeFiles, Drain, MemberStopRequested
+from supervise._gang.asks import MemberStopRequested
 from supervise._logs.lines import LineStream, source_bytes
 from supervise._logs.reader import CHUNK_BYTES, WRITTEN_OVER, LogReader
 from supervise._logs.screen import Screen, rows_of
 from supervise._logs.sinks import Canceled, CancelToken, Sink, lines_to
 from supervise._logs.watch import Pace, Watch, cancel_all, hold
+from supervise._record import NamedTuple
 from supervise._runtime.future import Reply
 from supervise._runtime.wakeup import Bell
 from supervise.events import log, say_at_last
@@ -311,6 +313,35 @@ class DueInbox:
     def empty(self) -> bool:
         """Whether there is no envelope."""
         return not self._queue
+
+
+# The orders of a Supervisor to a Tail
+
+
+class Drain(NamedTuple):
+    """Show the remaining output, then end. Every rank is already reaped. Supervisor -> Tail.
+
+    A Tail that shows files of `left` does not end, but reports `TailDrained`, and follows these files until the next
+    `Drain`.
+    """
+
+    sizes: dict[str, int]
+    """Path of each file to the number of its bytes to show."""
+    left: Mapping[str, int] = MappingProxyType({})
+    """Path of each file that processes may still write to the number of its bytes to show until the next `Drain`."""
+
+
+class ChangeFiles(NamedTuple):
+    """Show what is left in the log files of a rank's past life, then follow the files of its next life.
+
+    Supervisor -> Tail. From then on, the Tail owns `feeds`. The processes of the past life have ended. The Tail closes
+    their files once they are shown.
+    """
+
+    feeds: Sequence[LogReader]
+    """Readers of the files of the next life. These files exist."""
+    sizes: dict[str, int | None]
+    """Path of each file of the past life to the number of its bytes to show. None: up to its present end."""
 
 
 # The files of a Tail: those of each rank's present life, and those of past lives until they are shown

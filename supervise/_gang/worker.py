@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from supervise import _platform as platform, messages as say
 from supervise._core import steps
-from supervise._files import is_mark
-from supervise._gang import orders
-from supervise._logs.files import size_of
+from supervise._files import is_mark, size_of
+from supervise._gang.asks import ActorDown, MemberStopRequested
 from supervise._process import lifeline
 from supervise._process.containment.procfs import tracks_resources
 from supervise._process.launch.program import Launched, Launcher, UnreapedError
+from supervise._record import NamedTuple
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.future import Reply
+from supervise.messages import Bare
 
 if TYPE_CHECKING:
     import pykka
@@ -28,6 +29,41 @@ if TYPE_CHECKING:
     from supervise._process.launch.hold import Hold
     from supervise._process.launch.return_value import OutcomeFile
     from supervise._runtime.loop import Loop, Timer
+
+
+# The orders of a Supervisor to a Worker
+
+
+class Launch(Bare):
+    """Start the rank's process. Supervisor -> Worker."""
+
+
+class Deliver(NamedTuple):
+    """Send a signal to the rank's process group, or to its own process. Supervisor -> Worker."""
+
+    sig: signal.Signals
+    group: bool
+    """Whether the signal goes to the whole group."""
+    wake: bool = False
+    """Whether to send SIGCONT to the group after `sig`. A suspended process handles a signal only after SIGCONT."""
+    since_s: float | None = None
+    """Monotonic time of the request, so that one scan of the processes serves all ranks of a stop."""
+
+
+class Release(Bare):
+    """Let the rank exit, whose function has returned. Supervisor -> Worker."""
+
+
+class LookForStop(Bare):
+    """Report `WorkerStopped` if the rank's process was suspended since the last report. Supervisor -> Worker."""
+
+
+class ReportStuck(Bare):
+    """Report `WorkerUnkillable` if a process has survived SIGKILL for the whole bounded wait. Supervisor -> Worker."""
+
+
+class Leave(Bare):
+    """Leave the registry, because the gang has ended. Supervisor -> Worker."""
 
 
 # The time at which a rank recorded an exception, from its error file
@@ -140,27 +176,27 @@ class Worker(LoopActor):
     def on_receive(self, message: Any) -> None:
         """Carry out an order of the Supervisor."""
         match message:
-            case orders.Launch():
+            case Launch():
                 self._launch()
-            case orders.Deliver():
+            case Deliver():
                 self._deliver(message.sig, group=message.group, since_s=message.since_s)
                 if message.wake:  # supervise stops the rank: after the signal, nothing holds it any more
                     self._deliver(signal.SIGCONT, group=True)
                     self._release()
-            case orders.Release():
+            case Release():
                 self._release()
-            case orders.Leave():
+            case Leave():
                 self.leave()
-            case orders.LookForStop():
+            case LookForStop():
                 self._look_for_stop()
-            case orders.ReportStuck():
+            case ReportStuck():
                 self._report_stuck()
             case _:
                 super().on_receive(message)
 
     def on_stop_request(self) -> Reply[None]:
         """Request the close of the whole gang, because other code must not stop a single Worker."""
-        self._owner.tell(orders.MemberStopRequested())
+        self._owner.tell(MemberStopRequested())
         reply: Reply[None] = Reply()
         self._stop_replies.append(reply)
         return reply
@@ -173,7 +209,7 @@ class Worker(LoopActor):
 
     def on_crash(self, error: BaseException) -> None:
         """Report the crash. The Supervisor then kills the gang."""
-        self._owner.tell(orders.ActorDown(who=f"the worker of rank {self._rank}", error=error))
+        self._owner.tell(ActorDown(who=f"the worker of rank {self._rank}", error=error))
 
     # Start
 

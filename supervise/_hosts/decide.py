@@ -78,19 +78,11 @@ class HostsGang:
     causes: list[int] = field(default_factory=list)
     """The hosts that failed by themselves, in the order in which the driver learned it. The first one is the cause."""
     stopping: Stopping | None = None
-    sig: Signals | None = None
-    timeout_s: float | None = None
-    """The time limit of the stop. The signal is in `sig`."""
     started: bool = False
     """Whether in some attempt all ranks were ready."""
     backoff: Backoff = field(default_factory=lambda: Backoff(by_count=True))
     """The restarts, by the times at which the driver learned that an attempt was over."""
     error: BaseException | None = None
-
-    @property
-    def alive(self) -> bool:
-        """Whether some rank of the present attempt may run."""
-        return any(host.state not in OVER and host.state != "waiting" for host in self.hosts)
 
 
 # The events and the actions of the core of a gang over several hosts. Hosts are numbered from 0
@@ -414,7 +406,7 @@ def _stop(gang: HostsGang, why: Stopping, sig: Signals | None, timeout_s: float 
         gang.stopping = why
         return _finish(gang, None)
     gang.stopping = why if gang.stopping in (None, "failure") and why != "failure" else gang.stopping or why
-    gang.phase, gang.sig, gang.timeout_s = "stopping", sig, timeout_s
+    gang.phase = "stopping"
     actions: list[Action] = []
     for number, host in enumerate(gang.hosts):
         if host.state in ("launching", "running"):

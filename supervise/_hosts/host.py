@@ -12,8 +12,9 @@ import sys
 import threading
 import time
 from collections import deque
+from functools import partial
 from signal import SIGKILL, Signals
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pykka
 
@@ -204,9 +205,24 @@ class NewsQueue:
         return [each for each, _ in zip(self._queue, range(_BATCH), strict=False)]
 
 
-_CHUNK_BYTES = 65536
-_PUMP_S = 10.0
-"""Time for the last output after the end of the ranks. A descendant of a forked rank may hold the pipe open."""
+class NewsSink:
+    """A destination of shown output, which becomes news for the driver."""
+
+    is_console = True
+    interruptible = False
+
+    def __init__(self, news: NewsQueue, stream: Literal["stdout", "stderr"]) -> None:
+        """Write to `news`, as output of `stream`."""
+        self._add = partial(news.add, stream)
+
+    def write(self, data: bytes | memoryview, _stop: object) -> None:
+        """Add `data`. Block while the driver has too much unread output."""
+        self._add(bytes(data))
+
+    def close(self) -> None:
+        """Do nothing: the news go on after the output."""
+
+
 _RECORD = "SUPERVISE_RECORD"
 """A variable whose first word is the pid of the ranks' parent; see `supervise run`."""
 
@@ -272,30 +288,23 @@ class Host:
 
     def _launch(self, envs: Mapping[int, Mapping[str, str]]) -> Reply[dict[int, int]]:
         order = self._order
-        consoles, pumps = zip(*(self._console(stream) for stream in ("stdout", "stderr")), strict=True)
-        try:
-            attempt = first_attempt(
-                name=order.name,
-                entrypoint=order.entrypoint,
-                args=order.args,
-                envs={rank: self._environment(order.envs[rank], envs[rank]) for rank in order.args},
-                logs_specs=order.logs_specs or DefaultLogsSpecs(),
-                log_line_prefixes=order.log_line_prefixes,
-                event_sink=self._event if order.sends_events else _ignore,
-                gate=isinstance(order.entrypoint, str),
-                consoles=consoles,
-                **order.settings,
-            )
-            self._news.add("logs", (dict(attempt.dest.stdouts), dict(attempt.dest.stderrs)))
-            gang = Supervisor.start_attempt(attempt)
-        except BaseException:
-            for console in consoles:
-                console.close()
-            raise
-        self._gang = gang
+        attempt = first_attempt(
+            name=order.name,
+            entrypoint=order.entrypoint,
+            args=order.args,
+            envs={rank: self._environment(order.envs[rank], envs[rank]) for rank in order.args},
+            logs_specs=order.logs_specs or DefaultLogsSpecs(),
+            log_line_prefixes=order.log_line_prefixes,
+            event_sink=self._event if order.sends_events else _ignore,
+            gate=isinstance(order.entrypoint, str),
+            consoles=(NewsSink(self._news, "stdout"), NewsSink(self._news, "stderr")),
+            **order.settings,
+        )
+        self._news.add("logs", (dict(attempt.dest.stdouts), dict(attempt.dest.stderrs)))
+        self._gang = gang = Supervisor.start_attempt(attempt)
         gang.tell(say.Subscribe(ref=cast("Any", CallbackSubscriber(f"{gang.actor_urn}-of-a-host", self._told))))
         start = cast("Reply[dict[int, int]]", gang.ask(say.Start(), block=False))
-        threading.Thread(target=self._end, args=(gang, consoles, pumps), name="supervise-host", daemon=True).start()
+        threading.Thread(target=self._end, args=(gang,), name="supervise-host", daemon=True).start()
         return start
 
     def _environment(self, given: Mapping[str, str], common: Mapping[str, str]) -> dict[str, str]:
@@ -304,19 +313,7 @@ class Host:
             merged[_RECORD] = f"{os.getpid()} {merged[_RECORD].partition(' ')[2]}"
         return merged
 
-    def _console(self, stream: Any) -> tuple[Any, threading.Thread]:
-        """Return a text stream, and the thread that reads from it. The bytes written to the stream become news."""
-        read, write = os.pipe()
-        pump = threading.Thread(target=self._pump, args=(read, stream), name=f"supervise-{stream}", daemon=True)
-        pump.start()
-        return os.fdopen(write, "w"), pump
-
-    def _pump(self, read: int, stream: Any) -> None:
-        with open(read, "rb", buffering=0) as source:
-            while chunk := source.read(_CHUNK_BYTES):
-                self._news.add(stream, chunk)
-
-    def _end(self, gang: pykka.ActorRef[Supervisor], consoles: Any, pumps: Any) -> None:
+    def _end(self, gang: pykka.ActorRef[Supervisor]) -> None:
         """Wait until nothing is left of the ranks, then report their end."""
         try:
             result: Any = gang.ask(say.Wait())
@@ -326,10 +323,6 @@ class Host:
         except BaseException as error:
             end = HostEnd(error=error)
         gang.stop()
-        for console in consoles:
-            console.close()
-        for pump in pumps:
-            pump.join(_PUMP_S)
         self._news.add("ended", end)
 
     def news_after(self, number: int) -> Reply[list[News]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from supervise._gang import rank_variables
 from supervise._gang.validation import checked
 from supervise._settings import GANG, GRACE_S, check_seconds
 from supervise.errors import SpecError
@@ -171,25 +172,21 @@ class HostsPlan:
 
         These are the variables of torchrun and the epoch. The caller's own `envs` take precedence.
         """
-        common = {
-            "MASTER_ADDR": master.ip,
-            "MASTER_PORT": str(master.port),
-            "WORLD_SIZE": str(self.world_size),
-            "LOCAL_WORLD_SIZE": str(self.nproc_per_node),
-            "GROUP_RANK": str(host),
-            "GROUP_WORLD_SIZE": str(self.nnodes),
-            "ROLE_NAME": self.name,
-            "ROLE_WORLD_SIZE": str(self.world_size),
-            "TORCHELASTIC_RUN_ID": run_id,
-            "TORCHELASTIC_RESTART_COUNT": str(epoch),
-            "TORCHELASTIC_MAX_RESTARTS": str(self.restart_policy.max_restarts if self.restart_policy else 0),
-            "SUPERVISE_EPOCH": str(epoch),
+        common = rank_variables.of_all(
+            self.nproc_per_node,
+            rank_variables.Master(master.ip, str(master.port)),
+            run_id=run_id,
+            max_restarts=self.restart_policy.max_restarts if self.restart_policy else 0,
+            host=host,
+            hosts=self.nnodes,
+        )
+        common |= {"ROLE_NAME": self.name, "ROLE_WORLD_SIZE": str(self.world_size)}
+        common |= {"TORCHELASTIC_RESTART_COUNT": str(epoch), "SUPERVISE_EPOCH": str(epoch)}
+        first = self.rank(host, 0)
+        return {
+            local: {**common, **rank_variables.of_rank(local, local, first=first, first_of_role=first)}
+            for local in range(self.nproc_per_node)
         }
-        found = {}
-        for local in range(self.nproc_per_node):
-            rank = str(self.rank(host, local))
-            found[local] = {**common, "RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": str(local)}
-        return found
 
 
 def make_plan(

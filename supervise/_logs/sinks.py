@@ -10,7 +10,7 @@ import os
 import select
 import stat
 import threading
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO, runtime_checkable
 
 from supervise._files import open_to_append
 from supervise._logs.lines import LineStream
@@ -82,6 +82,7 @@ class CancelToken:
             self._wake_fd.close()
 
 
+@runtime_checkable
 class Sink(Protocol):
     """A destination of output.
 
@@ -230,13 +231,17 @@ class TextSink:
             self._put(rest)
 
 
-def console(stream: TextIO | None) -> Sink | None:
+def console(stream: TextIO | Sink | None) -> Sink | None:
     """Return a sink for ``sys.stdout``, ``sys.stderr`` or another text stream; None if the stream is None or closed.
+
+    A sink is returned as it is.
 
     If the stream writes directly to a descriptor, the stream is flushed, and the sink writes bytes to the descriptor.
     Such a sink is not blocked permanently by a reader that has stopped reading. Any other stream, even one that has a
     `fileno`, gets text through its `write`.
     """
+    if isinstance(stream, Sink):
+        return stream
     if stream is None or getattr(stream, "closed", False):
         return None
     fd = _own_fd(stream)

@@ -80,6 +80,8 @@ class Loop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._watched: dict[int, Callable[[], object]] = {}
+        self.events: int = 0
+        """What epoll has reported of the descriptor whose callback is called now."""
         self._selector: select.epoll
         self._wake_fd: WakeFd | None = None
         self._awake = True
@@ -174,6 +176,10 @@ class Loop:
         """Call `callback` whenever `fd` is readable. Call this on the loop's thread."""
         self._selector.register(fd, select.EPOLLIN)
         self._watched[fd] = callback
+
+    def watch_for(self, fd: int, events: int) -> None:
+        """Call the callback of a watched descriptor at these events from now on. Call this on the loop's thread."""
+        self._selector.modify(fd, events)
 
     def unwatch(self, fd: int) -> None:
         """Stop watching `fd`. Call this before the descriptor is closed.
@@ -275,9 +281,10 @@ class Loop:
         return self._selector.poll(timeout_s, max(1, len(self._watched)))
 
     def _serve(self, found: list[tuple[int, int]]) -> None:
-        ready = [(fd, self._watched.get(fd)) for fd, _ in found]
-        for fd, callback in ready:
+        ready = [(fd, events, self._watched.get(fd)) for fd, events in found]
+        for fd, events, callback in ready:
             if callback is not None and self._watched.get(fd) is callback:  # no earlier callback has unwatched it
+                self.events = events
                 self._guard(callback)
 
     def _guard(self, callback: Callable[..., object], *args: Any) -> None:

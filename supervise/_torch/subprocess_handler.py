@@ -10,8 +10,8 @@ import weakref
 from typing import TYPE_CHECKING, Any, TextIO
 
 from supervise import _platform as platform
+from supervise._files import make_ready
 from supervise._gang.validation import argv_of, as_tuple, check_argv
-from supervise._logs.files import make_ready
 from supervise._process.launch import numa, program
 from supervise._process.launch.program import Streams
 from supervise.destinations import LogsDest

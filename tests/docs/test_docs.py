@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_S, PATIENT_STACKS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
-NAME_EVENTS = [ROOT / f"supervise/{room}/describe.py" for room in ("_gang", "_hosts", "_tree")]
+NAME_EVENTS = [ROOT / f"supervise/{name}.py" for name in ("_gang/describe", "_hosts/supervisor", "_tree/supervisor")]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXECUTED = [
     page
@@ -253,7 +253,7 @@ def _emitted(module: Path) -> dict[str, tuple[str, str]]:
     for function in functions:
         for call in (node for node in ast.walk(function) if isinstance(node, ast.Call) and node.args):
             name = call.args[0]
-            if not isinstance(name, ast.Constant) or not str(name.value).startswith("supervise."):
+            if not isinstance(name, ast.Constant) or not re.match(r"supervise\.[a-z]", str(name.value)):
                 continue
             of_rank = isinstance(call.func, ast.Attribute) and call.func.attr == "_rank"
             levels, fields = found.setdefault(name.value, (set(), set()))

@@ -11,8 +11,7 @@ import pytest
 
 from supervise._core.steps import TailEnded
 from supervise._gang.attempt import Source
-from supervise._gang.orders import Drain
-from supervise._gang.tail import Tail
+from supervise._gang.tail import Drain, Tail
 from supervise._logs.sinks import CancelToken
 from tests.kernels import use_inotify
 from tests.patience import PATIENCE_S

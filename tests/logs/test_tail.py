@@ -16,8 +16,8 @@ import pytest
 
 from supervise._api.tail_log import PatientTail
 from supervise._core.steps import TailEnded
-from supervise._gang.orders import Drain, MemberStopRequested
-from supervise._gang.tail import Tail
+from supervise._gang.asks import MemberStopRequested
+from supervise._gang.tail import Drain, Tail
 from supervise._logs import reader as feed, watch as watching
 from supervise._logs.sinks import CancelToken, console, file_sink
 from tests.patience import PATIENCE_S

@@ -14,11 +14,9 @@ import pykka
 import pytest
 
 from supervise._core.steps import TailEnded
-from supervise._files import forget_reader, open_to_append, tell_reader
+from supervise._files import forget_reader, move_aside, open_to_append, tell_reader
 from supervise._gang.attempt import Source
-from supervise._gang.orders import ChangeFiles, Drain
-from supervise._gang.tail import readers
-from supervise._logs.files import move_aside
+from supervise._gang.tail import ChangeFiles, Drain, readers
 from supervise._logs.lines import LineStream
 from supervise._logs.reader import LogReader
 from supervise._logs.sinks import CancelToken, console

@@ -126,7 +126,7 @@ RECORDS = f"""{FILL}
 import os, stat, sys, warnings
 from supervise import ProcessFailure
 from supervise._gang.worker import recorded_ns
-from supervise._logs.files import make_ready, move_aside
+from supervise._files import make_ready, move_aside
 from supervise.recording import ErrorHandler
 warnings.simplefilter("ignore")
 path = os.environ["TORCHELASTIC_ERROR_FILE"] = "disk/error.json"

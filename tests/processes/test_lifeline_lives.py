@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervise import messages as say
-from supervise._gang.orders import Deliver
+from supervise._gang.worker import Deliver
 from tests.gang.test_attempt import COUNT, Ranks
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo, each_kind

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from supervise._process.containment import cgroup
 from supervise._process.containment.cgroup import tree
-from supervise._process.exits import oom
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import each_kind, faulty
 from tests.processes.stubborn import OBEDIENT
@@ -42,12 +42,12 @@ while not os.path.exists("counted"):
 UNREADY = f"""
 import sys
 import supervise
-from supervise._process.exits import oom
-baseline = oom.baseline
+from supervise._process.containment import cgroup
+baseline = cgroup.baseline
 def counted():
     baseline()
     open("counted", "w").close()
-oom.baseline = counted
+cgroup.baseline = counted
 envs = {{0: {{"LIMITED": sys.argv[1]}}}}
 try:
     supervise.start_processes("w", sys.executable, {{0: ("-c", {LOADS + GREEDY!r})}}, envs, ready="notify")
@@ -86,7 +86,7 @@ def limited(_alone: None) -> Iterator[Path]:
                 except OSError:
                     stack.close()
                     continue
-                oom.baseline()  # as an earlier gang of this process has; a new one's comes a moment after its start
+                cgroup.baseline()  # as an earlier gang of this process has; a new one's comes a moment after its start
                 yield folder / "cgroup.procs"
                 return
         pytest.skip("no memory limit can be set here: there is no cgroup below which one could be made")
@@ -209,7 +209,7 @@ def test_each_kill_in_the_own_cgroup_explains_one_death(tmp_path, version):
     kernel.place("self", "/box/job")
     kernel.place(7, "/box/job" if version == 2 else "/")
     kernel.kills(5, "/job")
-    counters = oom.Counters(str(kernel.proc))
+    counters = cgroup.Counters(str(kernel.proc))
     counters.baseline()
     assert not counters.killed_for_memory(7)
     kernel.kills(7, "/job")
@@ -223,7 +223,7 @@ def test_a_kill_below_the_own_cgroup_of_version_2_is_not_of_the_cgroup_itself(tm
     kernel.place(7, "/box/job")
     kernel.kills(0, "/job", "memory.events.local")
     kernel.kills(0, "/job")
-    counters = oom.Counters(str(kernel.proc))
+    counters = cgroup.Counters(str(kernel.proc))
     counters.baseline()
     kernel.kills(1, "/job")
     assert not counters.killed_for_memory(7)
@@ -237,7 +237,7 @@ def test_a_cgroup_that_came_later_counts_from_nothing(tmp_path, version):
     kernel = Kernel(tmp_path, version)
     kernel.place("self", "/box/job")
     kernel.kills(0, "/job")
-    counters = oom.Counters(str(kernel.proc))
+    counters = cgroup.Counters(str(kernel.proc))
     counters.baseline()
     kernel.place(7, "/box/job/step" if version == 2 else "/")
     kernel.kills(1, "/job/step")
@@ -252,7 +252,7 @@ def test_a_host_in_the_root_of_the_first_version_does_not_count_all_of_the_machi
     kernel.place(7, "/")
     for path in ("/", "/service"):
         kernel.kills(0, path)
-    counters = oom.Counters(str(kernel.proc))
+    counters = cgroup.Counters(str(kernel.proc))
     counters.baseline()
     kernel.kills(1, "/service")
     assert not counters.killed_for_memory(7)
@@ -267,7 +267,7 @@ def test_a_worker_elsewhere_is_judged_by_its_own_cgroup(tmp_path):
     kernel.place(7, "/box/other (deleted)")
     kernel.kills(0, "/job")
     kernel.kills(1, "/other")
-    counters = oom.Counters(str(kernel.proc))
+    counters = cgroup.Counters(str(kernel.proc))
     counters.baseline()
     assert counters.killed_for_memory(7)
     assert not counters.killed_for_memory(8)  # of which nothing can be read
@@ -279,7 +279,7 @@ def test_without_a_cgroup_the_machine_s_counter_tells(tmp_path, version):
     kernel = Kernel(tmp_path, version)
     kernel.place("self", "/box")
     kernel.place(7, "/box")
-    counters = oom.Counters(str(kernel.proc))
+    counters = cgroup.Counters(str(kernel.proc))
     counters.baseline()
     kernel.kills(1)
     assert [counters.killed_for_memory(7) for _ in range(2)] == [True, False]
@@ -290,7 +290,7 @@ def test_kills_of_before_the_first_look_are_nobody_s(tmp_path):
     kernel = Kernel(tmp_path, 1)
     kernel.place("self", "/box/job")
     kernel.kills(5, "/job")
-    counters = oom.Counters(str(kernel.proc))
+    counters = cgroup.Counters(str(kernel.proc))
     assert not counters.killed_for_memory(None)
     kernel.kills(6, "/job")
     assert counters.killed_for_memory(None)
@@ -298,7 +298,7 @@ def test_kills_of_before_the_first_look_are_nobody_s(tmp_path):
 
 def test_without_anything_to_read_nobody_is_suspected(tmp_path):
     """Another system, or a sandbox."""
-    counters = oom.Counters(str(tmp_path))
+    counters = cgroup.Counters(str(tmp_path))
     counters.baseline()
     assert not counters.killed_for_memory(7)
 
@@ -306,7 +306,7 @@ def test_without_anything_to_read_nobody_is_suspected(tmp_path):
 FORKS_MEANWHILE = """
 import os, threading
 import supervise
-from supervise._process.exits import oom
+from supervise._process.containment import cgroup
 
 begun, go_on = threading.Event(), threading.Event()
 
@@ -315,12 +315,12 @@ def slow():
     go_on.wait()
     yield from ()
 
-oom._counters._own_files = slow
-counting = threading.Thread(target=oom.baseline)
+cgroup._counters._own_files = slow
+counting = threading.Thread(target=cgroup.baseline)
 counting.start()
 begun.wait()
 if (pid := os.fork()) == 0:
-    del oom._counters._own_files
+    del cgroup._counters._own_files
     with supervise.start_processes("w", "true", {0: ()}, {0: {}}) as context:
         os._exit(0 if context.wait(20) else 1)
 _, status = os.waitpid(pid, 0)
@@ -342,5 +342,5 @@ def test_the_folders_of_a_tree_are_those_of_a_walk(tmp_path):
     for path in ("a/b/c", "a/d", "e"):
         (tmp_path / path).mkdir(parents=True)
     (tmp_path / "a" / "link").symlink_to(tmp_path / "e")
-    assert sorted(oom._folders(str(tmp_path))) == sorted(path for path, _, _ in os.walk(tmp_path))
-    assert list(oom._folders(str(tmp_path / "none"))) == [str(tmp_path / "none")]
+    assert sorted(cgroup._folders(str(tmp_path))) == sorted(path for path, _, _ in os.walk(tmp_path))
+    assert list(cgroup._folders(str(tmp_path / "none"))) == [str(tmp_path / "none")]

@@ -20,8 +20,7 @@ import pytest
 
 import supervise
 from supervise import DefaultLogsSpecs, LogsDest, LogsSpecs, Start, Std, Supervisor, Wait
-from supervise._files import open_to_append
-from supervise._logs.files import make_ready
+from supervise._files import make_ready, open_to_append
 from supervise._process.launch.program import append_to
 from supervise.cli.run.directory import EventFile
 from tests.cli.command import Command

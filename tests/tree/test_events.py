@@ -21,8 +21,8 @@ from supervise import (
     Wait,
 )
 from supervise._core.tree import Tree
-from supervise._tree import describe as event_emitter
-from supervise._tree.describe import describe
+from supervise._tree import supervisor as event_emitter
+from supervise._tree.supervisor import describe
 from supervise.testing import EventRecorder
 from supervise.trees import ChildDown
 from tests.tree.actors import PATIENCE_S, Gate, gang, ref_of, settle

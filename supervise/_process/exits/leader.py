@@ -13,9 +13,9 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from supervise import _platform as platform
+from supervise._process.containment import cgroup
 from supervise._process.containment.groups import Member, members, readable
 from supervise._process.containment.procfs import look, tracks_resources
-from supervise._process.exits import oom
 from supervise._record import NamedTuple
 from supervise._runtime.wakeup import OwnedFd
 
@@ -168,7 +168,7 @@ class Process(ABC):
     of the group by descriptors.
     """
 
-    def __init__(self, pid: int, notice: Pidfd | ExitThread, *, execs: bool) -> None:
+    def __init__(self, pid: int, notice: Pidfd | ExitThread, *, execs: bool, keep: Any = None) -> None:
         """Take over a process.
 
         Args:
@@ -176,10 +176,13 @@ class Process(ABC):
             notice: Its exit notice, which the handle takes over.
             execs: Whether the process executes a program. Until the exec, the kernel counts the host's memory as its
                 peak.
+            keep: The `Popen` of the process, if there is one. The handle stores the exit code in the `Popen`, which
+                then does not reap.
         """
         self.pid = pid
         self._notice = notice
         self._execs = execs
+        self._keep = keep
         self._reaped = False
         self._killed = False
         self._gone_at_once = notice.fileno() < 0
@@ -225,11 +228,8 @@ class Process(ABC):
     def stopped_by(self) -> signal.Signals | None:
         """Return the signal that has suspended the process, once per suspension; None if there is no new suspension."""
 
-    @abstractmethod
     def _take_exit(self) -> Exit | None:
-        """Return the exit; None if it is not known yet."""
-
-    def _reap_own(self) -> Exit | None:
+        """Return the exit of a child of this process, and reap it; None if it is not known yet."""
         if self._notice.fileno() < 0:
             return Exit(code=None)
         found = None
@@ -238,7 +238,7 @@ class Process(ABC):
             if found is None:
                 return None
             killed = (found.si_code, found.si_status) == (os.CLD_KILLED, signal.SIGKILL)
-            out_of_memory = killed and not self._killed and oom.killed_for_memory(self.pid)
+            out_of_memory = killed and not self._killed and cgroup.killed_for_memory(self.pid)
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
         except ChildProcessError:
             return None if found is None and self._is_being_reaped() else self._reaped_by_other(found)
@@ -258,9 +258,11 @@ class Process(ABC):
         """Return the status of a child without reaping it; see `Pidfd.peek`."""
         return self._notice.peek()
 
-    def _mark(self, code: int | None) -> None:  # noqa: ARG002 - subclasses store the code
-        """Note that the process is reaped."""
+    def _mark(self, code: int | None) -> None:
+        """Note that the process is reaped. Store the code in the `Popen`, so that it never waits for a reused pid."""
         self._reaped = True
+        if getattr(self._keep, "returncode", 0) is None:
+            self._keep.returncode = code if code is not None else 0
 
     def _reaped_by_other(self, found: os.waitid_result | None) -> Exit:
         """Return the exit of a child that other code has reaped.
@@ -274,17 +276,13 @@ class Process(ABC):
         else:
             code, dumped = remembered(self._notice.fileno())
         if code is None:
-            code = self._code_of_launcher()
+            code = getattr(self._keep, "returncode", None) or None  # Popen has 0 if it lost the status
         self._mark(code)
         return Exit(code=code, core_dumped=dumped)
 
     def _is_being_reaped(self) -> bool:
         """Whether other code is reaping the process at this moment."""
         return False
-
-    def _code_of_launcher(self) -> int | None:
-        """Return the exit code that a `Popen` has stored; None if there is none."""
-        return None
 
     # The group
 
@@ -486,8 +484,7 @@ class Child(Process):
 
         Args:
             pid: Its pid.
-            keep: The `Popen` of the child, if there is one. The handle stores the exit code in the `Popen`, which
-                then does not reap.
+            keep: As for `Process`.
             execs: Whether the child executes a program. Until the exec, the kernel counts the host's memory as the
                 child's peak.
             pidfd: Pidfd of the child, taken over; -1 to open one.
@@ -495,11 +492,7 @@ class Child(Process):
         Raises:
             OSError: No descriptor is left, or no thread is available.
         """
-        super().__init__(pid, exit_notice(pid, pidfd=pidfd), execs=execs)
-        self._keep = keep
-
-    def _take_exit(self) -> Exit | None:
-        return self._reap_own()
+        super().__init__(pid, exit_notice(pid, pidfd=pidfd), execs=execs, keep=keep)
 
     def stopped_by(self) -> signal.Signals | None:
         """Return the signal that has suspended the child, once per suspension; None if there is no new suspension."""
@@ -509,17 +502,8 @@ class Child(Process):
             return None
         return None if found is None else as_signal(found.si_status)
 
-    def _mark(self, code: int | None) -> None:
-        """Store the exit code in the `Popen`, so that it never waits for the pid, which may be reused."""
-        super()._mark(code)
-        if getattr(self._keep, "returncode", 0) is None:
-            self._keep.returncode = code if code is not None else 0
-
     def _is_being_reaped(self) -> bool:
         return self._notice.is_being_reaped()
-
-    def _code_of_launcher(self) -> int | None:
-        return getattr(self._keep, "returncode", None) or None  # Popen has 0 if it lost the status
 
     def _holds_number(self) -> bool:
         if self._reaped:

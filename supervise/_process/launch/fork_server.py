@@ -11,8 +11,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from supervise import _platform as platform
+from supervise._process.containment import cgroup
 from supervise._process.containment.procfs import look, reading
-from supervise._process.exits import oom
 from supervise._process.exits.leader import Exit, Process, as_signal, exit_notice
 from supervise._process.files import close, write_all
 from supervise._runtime import fork_hooks
@@ -280,11 +280,11 @@ class ForkServerChild(Process):
         try:
             code = self._parent.read()
         except EOFError:  # the server died: this process may now be the parent, or the kernel may have kept the status
-            return None if self._is_between_parents() else self._reap_own()
+            return None if self._is_between_parents() else super()._take_exit()
         if code is None:
             return None
         self._mark(code)
-        return Exit(code=code, oom_kill=code == -signal.SIGKILL and not self._killed and oom.killed_for_memory(None))
+        return Exit(code=code, oom_kill=code == -signal.SIGKILL and not self._killed and cgroup.killed_for_memory(None))
 
     def give_up(self) -> Exit | None:
         """Return the exit without waiting for the server's report; None if the server may still report it.
@@ -299,7 +299,7 @@ class ForkServerChild(Process):
         if seen is not None and self._parent.is_process(seen.parent):
             return None
         if self._ended is None:
-            self._ended = self._reap_own() or self._reaped_by_other(None)
+            self._ended = super()._take_exit() or self._reaped_by_other(None)
         return self._ended
 
     def _peek(self) -> os.waitid_result | None:

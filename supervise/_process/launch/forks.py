@@ -135,7 +135,7 @@ class ForkLauncher:
     def fork(self) -> None:
         """Fork. Keep the process, or the error, until `launch` returns or raises it."""
         try:
-            self._forked = program.with_channel(self.how, OutcomeFile(self.how.make_hold), self._child)
+            self._forked = program.with_channel(self.how, OutcomeFile(holds=self.how.holds), self._child)
         except Exception as error:
             self._forked = error
 

@@ -374,8 +374,6 @@ class FunctionLauncher:
 
     local_rank: int
     method: StartMethod
-    fn: Callable[..., Any]
-    args: tuple[Any, ...]
     how: LaunchSpec
     pickled: Pickled | None
     """Pickle of the call. None after the launch."""
@@ -389,7 +387,7 @@ class FunctionLauncher:
             OSError: The process could not be started; none is left.
         """
         start = self._spawn if self.method == "spawn" else self._ask_server
-        launched = program.with_channel(self.how, OutcomeFile(self.how.make_hold), start)
+        launched = program.with_channel(self.how, OutcomeFile(holds=self.how.holds), start)
         self.pickled = None
         return launched
 

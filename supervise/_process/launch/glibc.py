@@ -14,10 +14,8 @@ import os
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from supervise._process.launch.environment import FILE_SYSTEM, Block, array
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 
 CLOSE_FROM: int = getattr(os, "POSIX_SPAWN_CLOSEFROM", 3)
@@ -41,11 +39,11 @@ _CHANGE_FOLDER = _LIBC.posix_spawn_file_actions_addchdir_np  # glibc 2.29
 
 
 def posix_spawn(
-    path: str,
-    argv: Sequence[str],
-    env: Block,
+    path: bytes,
+    argv: bytes,
+    env: bytes,
     *,
-    cwd: str | None,
+    cwd: bytes | None,
     file_actions: Iterable[tuple[Any, ...]],
     setsigdef: frozenset[int],
     arm: int | None,
@@ -56,8 +54,8 @@ def posix_spawn(
 
     Args:
         path: Path of the program; the kernel resolves it from `cwd`.
-        argv: Its arguments.
-        env: Its whole environment.
+        argv: A null-terminated array of pointers to its arguments.
+        env: The same for its whole environment.
         cwd: Its working directory; None for that of this process.
         file_actions: As of `os.posix_spawn`.
         setsigdef: Signals to reset to their default.
@@ -72,21 +70,12 @@ def posix_spawn(
     pid = ctypes.c_int.from_buffer(owner, ctypes.sizeof(ctypes.c_int))
     _check(_LIBC.posix_spawn_file_actions_init(actions))
     try:
-        failed = 0 if cwd is None else _CHANGE_FOLDER(actions, _coded(cwd))
+        failed = 0 if cwd is None else _CHANGE_FOLDER(actions, cwd)
         for kind, *words in file_actions:
-            if kind == os.POSIX_SPAWN_OPEN:  # the descriptor, then the path
-                words[1] = _coded(words[1])
             failed = failed or _ADD[kind](actions, *words)
         _check(failed)
-        words = [_coded(word) for word in argv]
-        given = (
-            words[0] if path == argv[0] else _coded(path),
-            actions,
-            _attributes(setsigdef, session),
-            array(words),
-            env.pointers,
-        )
-        steps = [partial(_LIBC.posix_spawn, ctypes.byref(pid), *given)]
+        attributes = _attributes(setsigdef, session)
+        steps = [partial(_LIBC.posix_spawn, ctypes.byref(pid), path, actions, attributes, argv, env)]
         if arm is not None:
             steps.append(partial(_LIBC.fcntl, arm, _F_SETOWN_EX, owner))
         if hold and _PIDFD_OPEN is not None:
@@ -117,14 +106,6 @@ def _attributes(setsigdef: frozenset[int], session: bool) -> Any:
     flags = _SETSIGDEF | _SETSIGMASK | (_SETSID if session else _SETPGROUP)
     _check(_LIBC.posix_spawnattr_setflags(made, ctypes.c_short(flags)))
     return made
-
-
-def _coded(text: str) -> bytes:
-    """Return a text as bytes for C. Refuse a NUL, because C would end the text there."""
-    coded = text.encode(*FILE_SYSTEM)
-    if b"\0" in coded:
-        raise ValueError("embedded null byte")
-    return coded
 
 
 def _check(error: int) -> None:

@@ -9,18 +9,132 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import struct
 import sys
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise import _platform as platform
 from supervise._files import accessible
 from supervise._process.launch.dispositions import ALL_BUT_HANGUP
-from supervise._process.launch.environment import ProgramEnvironment, block_of, encoded
+from supervise._record import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from types import ModuleType
+
+
+# The environment of a program, as the C library takes it
+#
+# The ranks of a gang share most of their variables, so these are encoded once for a gang, not at each launch.
+
+
+_TEXT = bytes.__basicsize__ - 1
+"""Offset of the characters in a bytes object. The address of the object is its `id`."""
+_POINTER = struct.Struct("P")
+_FILE_SYSTEM = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+"""The encoding of `os.fsencode`, which takes four calls for a text."""
+
+
+class Block(NamedTuple):
+    """An environment in memory."""
+
+    pointers: bytes
+    """A null-terminated array of the addresses of ``name=value`` texts."""
+    texts: tuple[list[bytes], ...]
+    """The texts. The caller keeps a reference to them as long as C uses the array."""
+
+
+class SharedEnvironment:
+    """The variables that the programs of a gang share: name to value."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        """Encode the variables."""
+        self.variables = _encoded(variables)
+        self._frames: dict[tuple[bytes, ...], tuple[Block, list[int]]] = {}
+
+    def with_own(self, own: Mapping[bytes, bytes]) -> Block:
+        """Return the variables with those of one rank, in the order of a dictionary that was updated with them."""
+        names = tuple(own)
+        if names not in self._frames:  # all ranks usually have the same names
+            self._frames[names] = self._frame(own)
+        (pointers, kept), places = self._frames[names]
+        texts, filled = _texts(own), bytearray(pointers)
+        for place, text in zip(places, texts, strict=True):
+            _POINTER.pack_into(filled, place, id(text) + _TEXT)
+        return Block(bytes(filled), (texts, *kept))
+
+    def _frame(self, own: Mapping[bytes, bytes]) -> tuple[Block, list[int]]:
+        """Return a block for these names, and the offset of the pointer to each of these variables."""
+        whole = {**self.variables, **own}
+        texts, place = _texts(whole), {name: number * _POINTER.size for number, name in enumerate(whole)}
+        return Block(_array(texts), (texts,)), [place[name] for name in own]
+
+
+class ProgramEnvironment(Mapping[bytes, bytes]):
+    """The environment of one program: shared variables, and its own, which replace shared ones."""
+
+    __slots__ = ("_own", "_shared")
+
+    def __init__(self, shared: SharedEnvironment, own: Mapping[str, str]) -> None:
+        """Encode the own variables."""
+        self._shared = shared
+        self._own = _encoded(own)
+
+    def __getitem__(self, name: bytes) -> bytes:
+        """Return the value of a variable."""
+        found = self._own.get(name)
+        return self._shared.variables[name] if found is None else found
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Iterate over the names."""
+        return iter({**self._shared.variables, **self._own})
+
+    def __len__(self) -> int:
+        """Return the number of variables."""
+        return len(self._shared.variables.keys() | self._own.keys())
+
+    def block(self) -> Block:
+        """Return the environment for C."""
+        return self._shared.with_own(self._own)
+
+
+def _block_of(env: Mapping[bytes, bytes]) -> Block:
+    """Return an environment for C."""
+    if isinstance(env, ProgramEnvironment):
+        return env.block()
+    texts = _texts(env)
+    return Block(_array(texts), (texts,))
+
+
+def _encoded(env: Mapping[str, str]) -> dict[bytes, bytes]:
+    """Return an environment as the kernel takes it."""
+    return {name.encode(*_FILE_SYSTEM): value.encode(*_FILE_SYSTEM) for name, value in env.items()}
+
+
+def _array(texts: list[bytes]) -> bytes:
+    """Return an array of pointers to `texts`, which a null pointer ends. The caller keeps a reference to the texts.
+
+    Such an array takes less time to make than one of `c_char_p`.
+    """
+    return struct.pack(f"{len(texts)}PP", *map(_TEXT.__add__, map(id, texts)), 0)
+
+
+def _word(text: str) -> bytes:
+    """Return a text as bytes. Refuse a NUL, because C would end the text there."""
+    coded = text.encode(*_FILE_SYSTEM)
+    if b"\0" in coded:
+        raise ValueError("embedded null byte")
+    return coded
+
+
+def _texts(env: Mapping[bytes, bytes]) -> list[bytes]:
+    return [name + b"=" + value for name, value in env.items()]
+
+
+# The start
+
 
 FoundPrograms = dict[tuple[str, bytes | None, str | None], str]
 """Program, PATH and working directory to the path of the program."""
@@ -45,9 +159,7 @@ Scripts use 3 to 9, and shells use free numbers from 10 on.
 CLEAR_OF_SOCKETS = _LIFELINE + 1
 """The lowest number of each other descriptor of a process with sockets, whose numbers begin at 3."""
 CHANGES_FOLDER = glibc is not None
-"""Whether `spawn` can start a program in another folder."""
-ARMS = glibc is not None
-"""Whether `spawn` arms the lifeline and opens the pidfd, unless a debugger has replaced Python's ways to start."""
+"""Whether `spawn` can start a program in another folder. If so, it also arms the lifeline and opens the pidfd."""
 
 
 def spawn(
@@ -73,10 +185,10 @@ def spawn(
         stdio: Descriptors for its stdin (None: the null device), stdout and stderr (None: the host's).
         fds: Further descriptors to leave open. A single one may get another number; several keep their own.
         cwd: Its working directory; None for that of this process. Must be None unless `CHANGES_FOLDER` is set.
-        arm: A prepared read end of a lifeline; None if there is none. If `ARMS` is set, the call arms it for the
-            program's group.
-        hold: Whether to open a pidfd. The returned pidfd is -1 if that was not possible, or if `ARMS` is not set. It is
-            `UNARMED` if the caller must arm the lifeline.
+        arm: A prepared read end of a lifeline; None if there is none. With glibc, the call arms it for the program's
+            group.
+        hold: Whether to open a pidfd. The returned pidfd is -1 if that was not possible, and `UNARMED` if the call has
+            not armed the lifeline: without glibc, or if a debugger has replaced Python's ways to start.
         session: Whether the program gets a session of its own. Otherwise it gets only a process group of its own.
         found: Programs that were found before, to which the call adds this one; None: search for the program.
         listen: Descriptors that the program gets under the numbers from 3 on. With them, the numbers of `listen` and
@@ -93,11 +205,12 @@ def spawn(
             return _by_subprocess(path, argv, env, stdio, fds, listen=listen, cwd=cwd, session=session), UNARMED
         if glibc is not None and not replaced:
             sys.audit("os.posix_spawn", path, argv, env)
+            words, block = [_word(word) for word in argv], _block_of(env)  # kept here until the start
             started: tuple[int, int] = glibc.posix_spawn(
-                path,
-                argv,
-                block_of(env),
-                cwd=cwd,
+                words[0] if path == program else _word(path),
+                _array(words),
+                block.pointers,
+                cwd=None if cwd is None else _word(cwd),
                 file_actions=_actions(stdio, fds, CLOSE_FROM, listen),
                 setsigdef=ALL_BUT_HANGUP,
                 arm=arm,
@@ -210,7 +323,7 @@ def _actions(
     actions: list[tuple[Any, ...]] = [
         (os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(stdio) if source is not None
     ]
-    null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+    null = (os.POSIX_SPAWN_OPEN, 0, os.devnull.encode(), os.O_RDONLY, 0)
     limit = os.sysconf("SC_OPEN_MAX")
     number = _LIFELINE if not 0 <= limit <= _LIFELINE else 3
     first = 3 + len(listen)
@@ -282,7 +395,7 @@ def _coded(env: Mapping[str, str] | Mapping[bytes, bytes]) -> Mapping[bytes, byt
         return env
     if isinstance(next(iter(env), b""), bytes):
         return cast("Mapping[bytes, bytes]", env)
-    return encoded(cast("Mapping[str, str]", env))
+    return _encoded(cast("Mapping[str, str]", env))
 
 
 def _inheritable_fds() -> set[int]:

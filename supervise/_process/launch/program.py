@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from supervise._process.launch.fork_server import ServerStatus
-    from supervise._process.launch.hold import Hold
     from supervise._process.launch.posix_spawn import FoundPrograms
     from supervise._process.launch.return_value import OutcomeFile
     from supervise._process.lifeline import Lifeline
@@ -114,8 +113,8 @@ class LaunchSpec:
 
     None: the process stays in the control group of the host.
     """
-    make_hold: Callable[[], Hold] | None = None
-    """Function that makes the hold of a function's rank; None if the rank exits as soon as its function returns."""
+    holds: bool = False
+    """Whether the process of a function stays alive after its return, until the host releases it."""
     gate: bool = False
     """Whether a program waits until its lifeline is armed."""
     found: FoundPrograms | None = None

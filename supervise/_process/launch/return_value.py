@@ -29,7 +29,6 @@ from supervise._process.files import LEAST_BYTES, anonymous_file
 TYPE_CHECKING = False  # every worker imports this module: typing and dataclasses would take most of the time
 if TYPE_CHECKING:
     import pickle
-    from collections.abc import Callable
     from io import BufferedReader, BufferedWriter
     from typing import Any, Literal
 
@@ -62,17 +61,19 @@ class Address:
 class OutcomeFile:
     """The host's side of the result channel of one rank."""
 
-    def __init__(self, make_hold: Callable[[], Hold] | None = None) -> None:
+    def __init__(self, *, holds: bool = False) -> None:
         """Make an empty file.
 
         Args:
-            make_hold: Function that returns the `Hold` of the rank; None if the rank is not held after it has returned.
+            holds: Whether the rank is held after its function has returned.
         """
         self.hold: Hold | None = None
         self.fd: int = anonymous_file("supervise-outcome")
-        if make_hold is not None:
+        if holds:
+            from supervise._process.launch.hold import Hold  # lazy: most gangs hold no ranks
+
             try:
-                self.hold = make_hold()
+                self.hold = Hold()
             except OSError:
                 self.close()
                 raise
