@@ -242,6 +242,28 @@ def test_check_and_a_dry_run_show_the_containment(supervise: Command):
     assert "containment" not in supervise.run("--dry-run", "true").stdout
 
 
+def test_a_dry_run_shows_each_setting_of_the_ranks(supervise: Command):
+    """With the ranks that have it; those of the gang and the options, too."""
+    content = (
+        "shutdown-timeout = '8s'\n[roles.edge]\ncommand = 'true'\nstop-signal = 'QUIT'\nreload-signal = 'HUP'\n"
+        "[roles.job]\ncommand = 'true'\ncount = 2\nstdin = 'open'\nstop-signal = 'INT'\nrestart = 'temporary'\n"
+        "[roles.db]\ncommand = 'true'\nshutdown-timeout = '1m'\nready-timeout = '2s'\nready = 'tcp:1'\nservice = true\n"
+    )
+    (supervise.tmp_path / "gang.toml").write_text(content)
+    shown = supervise.run("--dry-run", "--file", "gang.toml", "--max-restarts", "1").stdout.splitlines()
+    assert [line for line in shown if line.startswith("# ") and ("rank 3: " not in line)][1:] == [
+        *("# shutdown-timeout 1 min 00 s: rank 3", "# shutdown-timeout 8 s: ranks 0-2"),
+        *("# stop-signal SIGINT: ranks 1-2", "# stop-signal SIGQUIT: rank 0", "# reload-signal SIGHUP: rank 0"),
+        *(
+            "# ready-timeout 2 s: rank 3",
+            "# restart temporary: ranks 1-2",
+            "# service: rank 3",
+            "# stdin open: ranks 1-2",
+        ),
+    ]
+    assert "# stop-signal SIGINT: rank 0" in supervise.run("--dry-run", "--stop-signal", "INT", "true").stdout
+
+
 @pytest.mark.parametrize(("top", "own"), [("group", "sweep"), ("sweep", "group")])
 def test_s4_a_gang_file_has_the_containment_of_a_role(supervise: Command, top: str, own: str):
     """Only the daemons of roles that ask for it are ended; the others are reported."""
