@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._core.backoff import Backoff
 from supervise._story.failure_report import Story, unlaunched
-from supervise._story.wording import counted, exit_of, failed_or_ended, seconds, shortened, spans
+from supervise._story.wording import counted, exit_of, failed_or_ended, seconds, shortened, spans, titled
 from supervise._views.run_state import Occurrence, RunState
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Progress:
 
     def _shows_stacks(self, it: Occurrence) -> None:
         for place in it.fields["places"]:
-            self._console.note(place)
+            self._console.note(titled(place, self.story.titles))
         if it.fields.get("path"):
             whose = f"the ranks of host {it.fields['host']}" if "host" in it.fields else "all ranks"
             self._console.note(f"stacks of {whose}: {it.fields['path']}")
