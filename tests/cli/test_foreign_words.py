@@ -334,6 +334,13 @@ def test_a_missing_module_names_the_python_and_the_active_environment(
     assert f"rank 0 ran {Path(sys.executable).parent}/python, and VIRTUAL_ENV is {active}" in done.stderr
 
 
+def test_an_active_environment_that_is_gone_is_no_advice(supervise: Command):
+    """The shell still names it after it was removed."""
+    done = supervise.run("-m", "no_such_module", VIRTUAL_ENV=f"{supervise.tmp_path}/gone")
+    note = f"rank 0 ran {sys.executable}, and VIRTUAL_ENV is {supervise.tmp_path}/gone, which has no bin/python\n"
+    assert f"  note: {note}" in done.stderr
+
+
 @pytest.mark.parametrize("case", ["same", "none", "other error", "no Python"])
 def test_no_note_where_the_environment_is_not_the_reason(
     supervise: Command, environment_of_another_python: Path, case: str
