@@ -36,6 +36,9 @@ COMMANDS = {
     "start Procfile": "run --file Procfile",
     "true": "run true",
     "statos job": "status job",
+    "scale web=3": "run --file gang.toml web=3",
+    "clone job": "run clone job",  # not clean, which removes runs
+    "clena job": "clean job",
 }
 """Words after ``supervise`` to those that do it."""
 
