@@ -225,6 +225,22 @@ def test_check_and_a_dry_run_show_the_kill_mode(supervise: Command):
     assert "kill-mode" not in supervise.run("--dry-run", "true").stdout
 
 
+def test_check_names_the_files_of_variables_of_a_role(supervise: Command):
+    """As the file gives them; the dry run shows the variables."""
+    for name in "ab":
+        (supervise.tmp_path / f"{name}.env").write_text(f"V{name}=1\n")
+    files = ("'a.env'", "['a.env', 'b.env']", "'none'")
+    roles = [f"[roles.r{at}]\ncommand = 'true'\nenv-file = {each}\n" for at, each in enumerate(files)]
+    (supervise.tmp_path / "gang.toml").write_text("".join(roles))
+    lines = supervise.supervise("check", "gang.toml").stdout.splitlines()[1:7:2]
+    assert [line.split(", ")[1] for line in lines] == [
+        "env-file a.env",
+        "env-file a.env,b.env",
+        f"in {supervise.tmp_path}",
+    ]
+    assert "Va=1 Vb=1 ROLE_NAME=r1 " in supervise.run("--dry-run", "--file", "gang.toml").stdout
+
+
 def test_check_and_a_dry_run_show_the_containment(supervise: Command):
     """That of the gang, and those of roles that differ."""
     content = (

@@ -100,5 +100,6 @@ def _facts(part: Part) -> list[str]:
         value = part.settings.get(row.name)
         if value not in (None, None if row.role == "inherited" else row.default):
             facts.append(fact(key, value))
+    facts += [fact("env-file", part.env_files)] if part.env_files else []
     facts.append(f"in {one_line(part.cwd or '.')}")
     return facts
