@@ -175,7 +175,8 @@ class Reload(Ask["dict[int, bool]"]):
     The reply is rank to whether it has reloaded; False if neither the rank's role nor the gang has a reload signal. It
     leaves out ranks that do not run, are not ready or are being stopped. A rank with ``ready="notify"`` that answers
     by ``RELOADING=1`` has reloaded when it sends ``READY=1``; one that sends neither within 2 seconds counts as
-    reloaded. If a rank ends meanwhile, or its ``ready_timeout_s`` expires, the reply is a `SuperviseError`.
+    reloaded, and so does one without ``notify`` that runs 0.3 seconds after the signal. If a rank ends meanwhile, or
+    its ``ready_timeout_s`` expires, the reply is a `SuperviseError`.
     """
 
     ranks: frozenset[int] | None = None

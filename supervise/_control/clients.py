@@ -498,7 +498,7 @@ class Clients:
             client.send(error_line(refusal))
             return
         if isinstance(message, say.Close) and self._service.on_stop is not None:
-            self._service.on_stop(StopAsked(message.death_sig, client.pid))
+            self._service.on_stop(StopAsked(message.death_sig, message.timeout, client.pid))
         reply: Any = self._service.gang.ask(message, block=False)
         number = next(self._numbers)
         client.pending[number] = request.name, request.id, reply

@@ -118,6 +118,8 @@ class StopAsked(NamedTuple):
 
     sig: Signals | None
     """The first signal; None for that of the gang."""
+    timeout_s: float | None
+    """Time from the first signal to SIGKILL; None for that of the gang."""
     pid: int
     """Process ID of the client."""
 

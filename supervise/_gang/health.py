@@ -581,6 +581,8 @@ def _write(folder: str, lines: list[str], found: Mapping[int, RankStacks]) -> st
 
 _RELOADING_S = 2.0
 """Time in which a rank reports RELOADING=1 after the signal. A rank that reports nothing counts as reloaded."""
+_SURVIVED_S = 0.3
+"""Time after which a rank that cannot report has survived the signal, and counts as reloaded."""
 
 
 class _Reload:
@@ -694,21 +696,23 @@ class RankHealth:
             self._watch.released(ranks)
 
     def reload(self, found: dict[int, bool], reply: Reply[dict[int, bool]]) -> None:
-        """Answer a reload when those of the signaled ranks that report their readiness are ready again.
+        """Answer a reload when those of the signaled ranks that report are ready again, and the others still run.
 
         Args:
             found: Rank to whether it was signaled.
             reply: The reply, whose value is `found`.
         """
         of = self._spec.of
-        awaited = {rank for rank, signaled in found.items() if signaled and "notify" in of(rank).ready}
+        awaited = {rank for rank, signaled in found.items() if signaled}
         if not awaited:
             reply.set(found)
             return
         one = _Reload(self._spec.name, found, awaited, reply)
         self._reloads = [*(each for each in self._reloads if each.left), one]
-        longest_s = max(of(rank).ready_timeout_s for rank in awaited)
+        reporting = {rank for rank in awaited if "notify" in of(rank).ready}
+        longest_s = max((of(rank).ready_timeout_s for rank in reporting), default=0.0)
         one.timers = [
+            self._loop.call_later(_SURVIVED_S, partial(one.skip, awaited - reporting)),
             self._loop.call_later(_RELOADING_S, partial(self._skip_silent, one)),
             self._loop.call_later(max(longest_s, _RELOADING_S), partial(self._late_reload, one, longest_s)),
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from supervise._printable import ending, first_columns, one_line, width_of
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
 
 _SPANS = 12
+_OF_RANKS = re.compile(r"ranks? (\d{1,9}(?:-\d{1,9})?(?:, \d{1,9}(?:-\d{1,9})?)*)(?=: )", re.ASCII)
 _STATUS_CHARS = 60
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP = 1024
@@ -49,6 +51,18 @@ def spans(ranks: Iterable[int], titles: Sequence[str] = ()) -> str:
         named[_SPANS:] = ["..."]
     roled = f" ({', '.join(named)})" if named else ""
     return f"rank{'s' if len(numbers) > 1 else ''} {_spans(numbers)}{roled}"
+
+
+def titled(line: str, titles: Sequence[str]) -> str:
+    """Add the roles to the ranks at the beginning of a line of `group_stacks`; another line is returned as it is."""
+    found = _OF_RANKS.match(line) if titles else None
+    if found is None:
+        return line
+    numbers: list[int] = []
+    for word in found[1].split(", "):
+        low, _, high = word.partition("-")
+        numbers += range(int(low), min(int(high or low), len(titles)) + 1)
+    return line if max(numbers, default=len(titles)) >= len(titles) else spans(numbers, titles) + line[found.end() :]
 
 
 def _spans(numbers: list[int]) -> str:

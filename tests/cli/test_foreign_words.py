@@ -36,6 +36,9 @@ COMMANDS = {
     "start Procfile": "run --file Procfile",
     "true": "run true",
     "statos job": "status job",
+    "scale web=3": "run --file gang.toml web=3",
+    "clone job": "run clone job",  # not clean, which removes runs
+    "clena job": "clean job",
 }
 """Words after ``supervise`` to those that do it."""
 
@@ -332,6 +335,13 @@ def test_a_missing_module_names_the_python_and_the_active_environment(
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = supervise.run("python", "train.py", VIRTUAL_ENV=str(active), PATH=path)
     assert f"rank 0 ran {Path(sys.executable).parent}/python, and VIRTUAL_ENV is {active}" in done.stderr
+
+
+def test_an_active_environment_that_is_gone_is_no_advice(supervise: Command):
+    """The shell still names it after it was removed."""
+    done = supervise.run("-m", "no_such_module", VIRTUAL_ENV=f"{supervise.tmp_path}/gone")
+    note = f"rank 0 ran {sys.executable}, and VIRTUAL_ENV is {supervise.tmp_path}/gone, which has no bin/python\n"
+    assert f"  note: {note}" in done.stderr
 
 
 @pytest.mark.parametrize("case", ["same", "none", "other error", "no Python"])

@@ -225,6 +225,22 @@ def test_check_and_a_dry_run_show_the_kill_mode(supervise: Command):
     assert "kill-mode" not in supervise.run("--dry-run", "true").stdout
 
 
+def test_check_names_the_files_of_variables_of_a_role(supervise: Command):
+    """As the file gives them; the dry run shows the variables."""
+    for name in "ab":
+        (supervise.tmp_path / f"{name}.env").write_text(f"V{name}=1\n")
+    files = ("'a.env'", "['a.env', 'b.env']", "'none'")
+    roles = [f"[roles.r{at}]\ncommand = 'true'\nenv-file = {each}\n" for at, each in enumerate(files)]
+    (supervise.tmp_path / "gang.toml").write_text("".join(roles))
+    lines = supervise.supervise("check", "gang.toml").stdout.splitlines()[1:7:2]
+    assert [line.split(", ")[1] for line in lines] == [
+        "env-file a.env",
+        "env-file a.env,b.env",
+        f"in {supervise.tmp_path}",
+    ]
+    assert "Va=1 Vb=1 ROLE_NAME=r1 " in supervise.run("--dry-run", "--file", "gang.toml").stdout
+
+
 def test_check_and_a_dry_run_show_the_containment(supervise: Command):
     """That of the gang, and those of roles that differ."""
     content = (
@@ -240,6 +256,28 @@ def test_check_and_a_dry_run_show_the_containment(supervise: Command):
     assert "\n# containment cgroup: rank 3\n# containment sweep: ranks 0-1\n" in shown
     assert "containment group" not in shown
     assert "containment" not in supervise.run("--dry-run", "true").stdout
+
+
+def test_a_dry_run_shows_each_setting_of_the_ranks(supervise: Command):
+    """With the ranks that have it; those of the gang and the options, too."""
+    content = (
+        "shutdown-timeout = '8s'\n[roles.edge]\ncommand = 'true'\nstop-signal = 'QUIT'\nreload-signal = 'HUP'\n"
+        "[roles.job]\ncommand = 'true'\ncount = 2\nstdin = 'open'\nstop-signal = 'INT'\nrestart = 'temporary'\n"
+        "[roles.db]\ncommand = 'true'\nshutdown-timeout = '1m'\nready-timeout = '2s'\nready = 'tcp:1'\nservice = true\n"
+    )
+    (supervise.tmp_path / "gang.toml").write_text(content)
+    shown = supervise.run("--dry-run", "--file", "gang.toml", "--max-restarts", "1").stdout.splitlines()
+    assert [line for line in shown if line.startswith("# ") and ("rank 3: " not in line)][1:] == [
+        *("# shutdown-timeout 1 min 00 s: rank 3", "# shutdown-timeout 8 s: ranks 0-2"),
+        *("# stop-signal SIGINT: ranks 1-2", "# stop-signal SIGQUIT: rank 0", "# reload-signal SIGHUP: rank 0"),
+        *(
+            "# ready-timeout 2 s: rank 3",
+            "# restart temporary: ranks 1-2",
+            "# service: rank 3",
+            "# stdin open: ranks 1-2",
+        ),
+    ]
+    assert "# stop-signal SIGINT: rank 0" in supervise.run("--dry-run", "--stop-signal", "INT", "true").stdout
 
 
 @pytest.mark.parametrize(("top", "own"), [("group", "sweep"), ("sweep", "group")])

@@ -84,6 +84,15 @@ def test_an_unknown_placeholder_of_a_prefix_is_refused(supervise: Command, where
     assert not (supervise.tmp_path / "made").exists()
 
 
+@pytest.mark.parametrize("template", ["${role-name} ", "a ${time", "${}", "$${rank} ${Rank}", "$name"])
+def test_no_form_of_an_unknown_placeholder_is_shown_as_text(supervise: Command, template: str):
+    """Nor one with a hyphen, without a name, or without its second brace."""
+    done = supervise.refused("run", "--log-line-prefix", template, "true")
+    meant = {"$name": "${name}", "$${rank} ${Rank}": "${Rank}"}.get(template, template.removeprefix("a ").strip())
+    assert done.returncode == 2
+    assert f"--log-line-prefix has an unknown placeholder, {meant}; there are ${{role_name}}, " in done.stderr
+
+
 @pytest.mark.parametrize("words", [(), ("--merge",), ("--duplicate-stdout-filters", "a")])
 def test_the_time_in_a_prefix_is_that_of_each_line(supervise: Command, words: tuple[str, ...]):
     """With milliseconds; a line that comes later has a later time."""

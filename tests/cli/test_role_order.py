@@ -117,11 +117,12 @@ def test_reload_signals_and_else_rolls_a_restart(supervise: Command):
         run.end()
 
 
-def test_a_reload_that_ends_its_rank_says_how(supervise: Command):
+@pytest.mark.parametrize("ready", ["notify", "log:up", "exec"])
+def test_a_reload_that_ends_its_rank_says_how(supervise: Command, ready: str):
     """The program does not handle the signal. The name of the run is the only one in the message."""
     up = "import signal, supervise; supervise.notify(ready=True); print('up', flush=True); signal.pause()"
     command = json.dumps([sys.executable, "-c", up])
-    write(supervise, f"[roles.web]\ncommand = {command}\nready = 'notify'\nreload-signal = 'HUP'\n")
+    write(supervise, f"[roles.web]\ncommand = {command}\nready = '{ready}'\nreload-signal = 'HUP'\n")
     with supervise.started("--run-id", "job", "--file", "gang.toml") as run:
         assert run.hear() == ["[web0]:up\n"]
         until(lambda: " ready " in supervise.supervise("status", "job").stdout)

@@ -73,6 +73,21 @@ def test_commands_take_roles_where_they_take_ranks(supervise: Command):
         assert (row["role"], row["role_rank"]) == ("web", 1)
 
 
+def test_the_stacks_of_a_hang_name_the_roles(supervise: Command):
+    """On the console, and on the page."""
+    gang_file(supervise, "strategy = 'one_for_one'", db="exec sleep 1000", web="exec sleep 1000")
+    with (supervise.tmp_path / "gang.toml").open("a") as file:
+        file.write("\nready = 'exec:true'\nalive = 'exec:false'\nalive-interval = '50ms'\n")
+    with supervise.started("--run-id", "job", "--file", "gang.toml", **supervise.patient_stacks()) as run:
+        line = run.hear_error("no Python frames")
+        run.hear_error("stacks of all ranks")
+        page = told(supervise, "report", "job", "-o", "-")
+        run.signal(signal.SIGTERM)
+        run.end()
+    assert line.startswith("supervise: ranks 0-3 (db 0-1, web 0-1): no Python frames; the kernel:")
+    assert "ranks 0-3 (db 0-1, web 0-1): no Python frames" in page
+
+
 def test_a_name_that_no_role_has(supervise: Command):
     """The message has the names that exist, and the one that is probably meant."""
     with running(supervise):

@@ -15,7 +15,7 @@ import pytest
 from supervise.cli.runs_folder import make_runs_dir, runs_dir
 from tests.cli.command import HANG, Command, plain
 from tests.patience import PATIENCE_S
-from tests.views.fake_run import read_run
+from tests.views.fake_run import event, read_run, write_run
 
 _T = TypeVar("_T")
 FAILS = 'echo "out $RANK"; echo "err $RANK" >&2; [ "$RANK" = 1 ] && exit 3; exec sleep 1000'
@@ -76,6 +76,27 @@ def test_restarts_and_hangs_are_in_the_story(supervise: Command):
     assert re.search(r"^  stacks: /.*stacks-1\.txt\n  logs: ", shown, re.MULTILINE)
     assert re.search(r"^  rank 0 hung: no output for [\d.]+ s$", shown, re.MULTILINE)
     assert re.search(r"^  stacks: /.*stacks-1\.txt$", shown, re.MULTILINE)
+
+
+def test_show_tells_what_happened_in_its_order(supervise: Command):
+    """A hang comes before the restart that it causes, and is not taken for one of the next life."""
+    ended = {"role": "root_cause", "exit_code": 4, "exit_signal": None, "attempt": 1}
+    hung = {"tier": "answer", "status": None, "step": None, "waiting": []}
+    events = [
+        event("process.started", 0, 0, pid=7),
+        event("process.hung", 1, 0, age_s=1.0, **hung),
+        event("process.restarting", 2, 0, **ended),
+        event("process.started", 3, 0, pid=8) | {"attempt": 1},
+        event("process.hung", 4, 0, age_s=2.0, **hung) | {"attempt": 1},
+    ]
+    write_run(supervise.tmp_path / "runs" / "job_x", 1, events, outcome="succeeded", exit_code=0)
+    shown = told(supervise, "show", "job_x").splitlines()[5:]
+    assert shown == [
+        "  rank 0 hung: no answer for 1.0 s",
+        "  rank 0 ended (exit code 4); restart 1 of this rank",
+        "  rank 0 hung: no answer for 2.0 s",
+        "  exit:     0",
+    ]
 
 
 @pytest.mark.parametrize(("left_out", "state"), [([], "waiting for a restart"), ([1], "ended, exit code 0")])

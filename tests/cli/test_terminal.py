@@ -1,5 +1,6 @@
 """What a person sees: the real program on a real terminal."""
 
+import json
 import os
 import re
 import signal
@@ -62,6 +63,26 @@ def test_ctrl_c_shows_a_countdown_that_is_removed(supervise: Command):
         "supervise: killed after SIGINT",
         "  rank 0: killed by SIGKILL",
     ]
+
+
+def test_the_countdown_is_that_of_the_next_role_and_of_a_stop_by_command(supervise: Command):
+    """Each role has its own time until SIGKILL; a command may limit it."""
+    command = f"command = {json.dumps([sys.executable, '-c', STUBBORN])}\nneeds = []\n"
+    content = f"[roles.a]\n{command}shutdown-timeout = 700\n[roles.b]\n{command}shutdown-timeout = 500\n"
+    (supervise.tmp_path / "gang.toml").write_text(f"shutdown-timeout = 900\n{content}[roles.c]\n{command}")
+    for timeout, shown in (("", "SIGKILL in [45]\\d\\d s"), ("200", "SIGKILL in [12]\\d\\d s")):
+        with supervise.on_terminal("--run-id", f"job{timeout}", "--file", "gang.toml") as terminal:
+            terminal.until_true(lambda: terminal.raw.count("ready") == 3)
+            if not timeout:
+                terminal.type(b"\x03")
+                terminal.until_match(f"SIGINT: stopping 3 ranks, {shown}; Ctrl-C again kills now")
+            else:
+                words = ("stop", f"job{timeout}", "--timeout", timeout)
+                with supervise.started_command(*words):
+                    terminal.until_match(f"supervise stop: stopping 3 ranks, {shown}")
+            until_another_signal()
+            os.kill(terminal.process.pid, signal.SIGTERM if timeout else signal.SIGINT)
+            assert terminal.end()[0] == (143 if timeout else 130)
 
 
 def test_a_terminal_of_size_0_x_0_has_room_for_the_countdown(supervise: Command):

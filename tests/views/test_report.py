@@ -110,6 +110,25 @@ def test_each_life_of_a_rank_is_kept(supervise: Command) -> None:
     assert whole["ranks"]["0"]["lives"] == 1
 
 
+def test_each_rank_has_its_step_and_status_at_its_end(supervise: Command, tmp_path: Path) -> None:
+    """Not only the root cause; a run without a status has no column for it."""
+    script = (
+        "import os, sys, supervise as s\nr = int(os.environ['RANK'])\ns.notify(step=r + 40, status=f'part <{r}>')\n"
+    )
+    (tmp_path / "program.py").write_text(f"{script}sys.exit(3 * r)\n")
+    words = ("-n", "2", "--run-id", "job", "--strategy", "one_for_one", "program.py")
+    assert supervise.run(*words).returncode == 3
+    for rank, row in enumerate(
+        supervise.supervise("report", "job", "-o", "-").stdout.rpartition("<tbody>")[2].split("<tr")[:0:-1]
+    ):
+        assert f'<td class="number">{rank + 40}</td><td>part &lt;{rank}&gt;</td>' in row
+    ranks = json.loads(supervise.supervise("report", "--json", "job").stdout)["ranks"]
+    ends = [each["newest_lives"][0] for each in ranks.values()]
+    assert [(life["step"], life["status"]) for life in ends] == [(40, "part <0>"), (41, "part <1>")]
+    supervise.run("--run-id", "silent", "true")
+    assert ">status<" not in supervise.supervise("report", "silent", "-o", "-").stdout
+
+
 def test_a_restart_of_all_ranks_is_an_incident(supervise: Command) -> None:
     script = 'test "$TORCHELASTIC_RESTART_COUNT" = 1 || test "$RANK" = 0 || exit 3'
     words = ("--max-restarts", "1", "--backoff", "0")

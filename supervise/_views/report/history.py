@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from supervise._record import NamedTuple
+from supervise._story.wording import titled
 from supervise._views.incidents import KINDS, Incident, end_of, hang_of, incident, short
 from supervise._views.run_state import Life, Occurrence, RankLives, RunState, is_a
 
@@ -304,7 +305,10 @@ def marks_of(life: Life) -> list[Incident]:
 
 def stacks_of(history: History) -> list[tuple[str, list[str]]]:
     """Return the newest files of stacks: path, and lines that say which ranks were at which place in their code."""
-    return [(it.fields["path"], [short(place) for place in it.fields["places"][:200]]) for it in history.state.stacks]
+    return [
+        (it.fields["path"], [titled(short(place), history.titles) for place in it.fields["places"][:200]])
+        for it in history.state.stacks
+    ]
 
 
 def how(life: Life) -> str:

@@ -568,9 +568,11 @@ def _logs(run: RecordedRun, history: History) -> str:
 def _table(run: RecordedRun, history: History) -> str:
     """Return the table of all ranks. The failed ranks come first."""
     logs = LogTails(run.path)
-    rows = [_rank_row(history, rank, logs) for rank in _worst_first(history)[:_MOST_ROWS]]
-    role = ("role",) if history.several_roles else ()
-    heads = ("rank", *role, "pid", "lives", "end", "ran", "CPU", "peak memory", "step", "last line")
+    shown = _worst_first(history)[:_MOST_ROWS]
+    told = any(_status(rank) for rank in shown)
+    rows = [_rank_row(history, rank, logs, told=told) for rank in shown]
+    role, status = ("role",) if history.several_roles else (), ("status",) if told else ()
+    heads = ("rank", *role, "pid", "lives", "end", "ran", "CPU", "peak memory", "step", *status, "last line")
     caption = "Times and processes of the last life of each rank; ranks that failed are first"
     left = len(history.ranks) - len(rows)
     note = f'<p class="note">{left} more ranks are left out.</p>' if left else ""
@@ -578,11 +580,18 @@ def _table(run: RecordedRun, history: History) -> str:
     return table(caption, heads, rows, numeric=numeric) + note
 
 
-def _rank_row(history: History, rank: RankHistory, logs: LogTails) -> Row:
+def _status(rank: RankHistory) -> str:
+    """Return the status at the end of a rank; "" if it sent none, or has not ended."""
+    return "" if rank.life is None else shortened(rank.life.facts.get("status") or "", _LONGEST_LINE)
+
+
+def _rank_row(history: History, rank: RankHistory, logs: LogTails, *, told: bool) -> Row:
+    """Return the row of a rank, which has its status if `told`."""
     life = rank.life
     role = (text(rank.title),) if history.several_roles else ()
+    status = (text(_status(rank)),) if told else ()
     if life is None:
-        return Row((str(rank.rank), *role, "-", "-", "not started", "-", "-", "-", "-", ""))
+        return Row((str(rank.rank), *role, "-", "-", "not started", "-", "-", "-", "-", *status, ""))
     to_s = history.end_s if life.ended_s is None else life.ended_s
     cause = ", root cause" if rank.rank == history.root_cause else ""
     peak = max([life.facts.get("max_rss_bytes", 0), *(point.rss_bytes for point in rank.points)])
@@ -602,6 +611,7 @@ def _rank_row(history: History, rank: RankHistory, logs: LogTails) -> Row:
         "-" if cpu_s is None else text(seconds(cpu_s)),
         text(size(peak)) if peak else "-",
         "-" if step is None else str(step),
+        *status,
         f"<code>{text(line)}</code>" if line else "",
     )
     return Row(cells, f"end-{life.ending}")

@@ -59,6 +59,8 @@ def _life_of(life: Life) -> dict[str, Any]:
         "ended": life.ended_s,
         "ending": life.ending,
         "how": how(life) or None,
+        "step": life.facts.get("step"),
+        "status": life.facts.get("status"),
         "max_rss_bytes": life.facts.get("max_rss_bytes"),
         "cpu_s": life.facts.get("cpu_time_s"),
         "marks": [_mark(mark) for mark in marks_of(life)],

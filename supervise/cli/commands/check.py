@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
-from signal import Signals
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from supervise._gang.rank_variables import Master
 from supervise._printable import one_line
-from supervise._story.wording import counted, seconds
+from supervise._story.wording import counted
 from supervise.cli.options.parts import Part, role_settings
 from supervise.cli.run import program, ranks, settings
-from supervise.cli.run.dry_run import order_of
+from supervise.cli.run.dry_run import fact, order_of
 from supervise.cli.run.failure_screen import not_started
 from supervise.errors import SpecError
 
@@ -85,7 +84,7 @@ def lines(options: Options) -> list[str]:
     restarts = "no restarts" if policy is None else f"max-restarts {policy.max_restarts}"
     counts = f"{counted(len(options.parts), 'role')}, {counted(options.nproc, 'rank')}"
     found = [f"{one_line(options.file or '')}: {counts}, {options.settings['strategy']}, {restarts}"]
-    more = (_fact(key, value) for key, value in options.told.items() if key not in ("strategy", "max-restarts"))
+    more = (fact(key, value) for key, value in options.told.items() if key not in ("strategy", "max-restarts"))
     found[0] = ", ".join([found[0], *more])
     for part in options.parts:
         found.append(f"  {part.role}: {', '.join(_facts(part))}")
@@ -100,22 +99,7 @@ def _facts(part: Part) -> list[str]:
     for key, row in role_settings().items():
         value = part.settings.get(row.name)
         if value not in (None, None if row.role == "inherited" else row.default):
-            facts.append(_fact(key, value))
+            facts.append(fact(key, value))
+    facts += [fact("env-file", part.env_files)] if part.env_files else []
     facts.append(f"in {one_line(part.cwd or '.')}")
     return facts
-
-
-def _fact(key: str, value: Any) -> str:
-    """Return a setting, such as ``kill-mode mixed``."""
-    if value is True:
-        return key
-    if value == ():
-        return f"{key} nothing"
-    if key == "ready" and not isinstance(value, str):
-        return f"{key} {' and '.join(map(one_line, value))}"
-    if isinstance(value, (frozenset, tuple)):
-        given = sorted(value) if isinstance(value, frozenset) else value
-        return f"{key} {','.join(map(one_line, map(str, given)))}"
-    if isinstance(value, Signals):
-        return f"{key} {value.name}"
-    return f"{key} {seconds(value) if isinstance(value, float) else value}"

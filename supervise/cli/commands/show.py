@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _LONGEST_LINE = 2000
 _MOST_RESTARTS = 20
+_RESTARTS = ("process.restarting", "gang.restarting")
 
 
 def options() -> RunParser:
@@ -53,8 +54,8 @@ class _Story:
         self._titles = titles
         self.restarts: list[str] = []
         """A line for each restart."""
-        self.notes: list[str] = []
-        """Lines about hangs, stacks, lost events and the stop."""
+        self.lines: list[tuple[str, str]] = []
+        """Name of an event and its line: restarts, hangs, stacks, lost events and the stop, in their order."""
         for event in events:
             if (it := self.run.apply(event)) is not None:
                 self._take(it)
@@ -62,26 +63,30 @@ class _Story:
     def _take(self, it: Occurrence) -> None:
         fields = it.fields
         who = "" if it.rank is None else spans([it.rank], self._titles)
+        line = ""
         match it.name:
             case "process.restarting" if it.rank is not None:
                 again = f"restart {fields.get('attempt', 0)} of this rank"
                 verb = "was stopped" if fields.get("end_role") in ("bystander", "terminated") else "ended"
-                self.restarts.append(f"{who} {verb} ({self.run.fault(it.rank) or exit_of(fields)}); {again}")
+                line = f"{who} {verb} ({self.run.fault(it.rank) or exit_of(fields)}); {again}"
             case "process.hung":
                 why = f"; {fields['evidence']}" if fields.get("evidence") else ""
-                self.notes.append(f"{who} hung: no {fields['tier']} for {fields['age_s']:.1f} s{why}")
+                line = f"{who} hung: no {fields['tier']} for {fields['age_s']:.1f} s{why}"
             case "gang.restarting":
                 how = fields["error_type"]
                 cause = f"{spans([fields['root_cause_rank']], self._titles)} {failed_or_ended(how)} ({how})"
-                self.restarts.append(f"{cause}; restart {fields['attempt']}")
+                line = f"{cause}; restart {fields['attempt']}"
             case "gang.stacks" if fields.get("path"):
-                self.notes.append(f"stacks: {fields['path']}")
+                line = f"stacks: {fields['path']}"
             case "events.lost":
-                self.notes.append(f"{fields['count']} events could not be written")
+                line = f"{fields['count']} events could not be written"
             case "gang.stopping":
-                self.notes.append(f"supervise stopped the ranks ({fields['reason']})")
+                line = f"supervise stopped the ranks ({fields['reason']})"
             case _:
                 pass
+        if line:
+            self.lines.append((it.name, one_line(line)))
+            self.restarts += [line] if it.name in _RESTARTS else []
 
     def states(self) -> dict[int, str]:
         """Return each rank to its state, in the order of ranks."""
@@ -120,11 +125,14 @@ def _head(run: RecordedRun) -> list[str]:
 
 
 def _story(run: RecordedRun, story: _Story) -> list[str]:
-    restarts = [one_line(line) for line in story.restarts]
-    if len(restarts) > _MOST_RESTARTS:
-        restarts[:-_MOST_RESTARTS] = [f"{len(restarts) - _MOST_RESTARTS} restarts before"]
-    notes = story.notes if not run.result else [note for note in story.notes if not note.startswith("supervise ")]
-    return [f"  {line}" for line in (*restarts, *map(one_line, notes))]
+    more = max(len(story.restarts) - _MOST_RESTARTS, 0)
+    shown, left = [f"{more} restarts before"] if more else [], more
+    for name, line in story.lines:
+        if name in _RESTARTS and left:
+            left -= 1
+        elif not (name == "gang.stopping" and run.result):
+            shown.append(line)
+    return [f"  {line}" for line in shown]
 
 
 def _end(run: RecordedRun, story: _Story) -> list[str]:

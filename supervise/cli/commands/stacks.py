@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from supervise._story.wording import spans
+from supervise._story.wording import spans, titled
 from supervise.cli.commands import steering
-from supervise.cli.options.values import ranks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,14 +51,7 @@ def page(result: dict[str, Any], titles: Sequence[str] = (), *, whole: bool) -> 
     """
     if whole:
         return [line for rank, each in result["ranks"].items() for line in _threads(rank, each, titles)]
-    return [*(_titled(group, titles) for group in result["groups"]), *_notes(result["ranks"], titles)]
-
-
-def _titled(group: str, titles: Sequence[str]) -> str:
-    """Add the roles to the ranks at the beginning of a line of `group_stacks`."""
-    ranks, colon, where = group.partition(": ")
-    numbers = ranks_of(ranks.partition(" ")[2], ()) if titles else ()
-    return f"{spans(numbers, titles) if titles else ranks}{colon}{where}"
+    return [*(titled(group, titles) for group in result["groups"]), *_notes(result["ranks"], titles)]
 
 
 def _notes(ranks: dict[str, dict[str, Any]], titles: Sequence[str]) -> list[str]:

@@ -340,6 +340,7 @@ class GangFile:
         for key in given:
             if needed := lacks(key, usual.settings | settings):
                 raise self._error(f"{where}: {key} needs {needed}")
+        env_file = given.get("env-file", NO_FILE)
         ways = [f"{key} = {str(value).lower()}" for key, value in _WAYS.items() if given.get(key) is value]
         if len(ways) > 1:
             raise self._error(f"{where}: {' and '.join(ways)} exclude each other; omit one of them")
@@ -352,8 +353,9 @@ class GangFile:
             python=self._flag(f"{where}: python", given.get("python", True)),
             run_path=self._flag(f"{where}: run-path", given.get("run-path", False)),
             env=usual.env
-            | self._of_files(f"{where}: env-file", given.get("env-file", NO_FILE))
+            | self._of_files(f"{where}: env-file", env_file)
             | self._variables(where, given.get("env", {})),
+            env_files=() if env_file == NO_FILE else (env_file,) if isinstance(env_file, str) else tuple(env_file),
             cwd=self._cwd(f"{where}: cwd", given.get("cwd", "."), usual.cwd or "."),
             settings=usual.settings | settings,
         )

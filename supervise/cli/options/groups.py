@@ -579,6 +579,8 @@ def _refuse(reason: str) -> NoReturn:
 
 
 TEMPLATE_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+_PLACEHOLDER = re.compile(r"\$\$|\$([_a-z][_a-z0-9]*)|\$\{[^}]*\}?", re.ASCII | re.IGNORECASE)
+"""What the user means as a placeholder, also if it lacks its second brace. Another ``$`` is text, as for torchrun."""
 PLACEHOLDERS = {name: f"${{{name}}}" for name in ("role_name", "role_rank", "rank", "local_rank", "time")}
 """The placeholders of a prefix. That of the time is replaced when a line is shown."""
 
@@ -597,12 +599,11 @@ def check_output(parser: argparse.ArgumentParser, found: argparse.Namespace, npr
         parser.error("--no-prefix shows lines without a prefix; omit it or --log-line-prefix")
     source, template = template_of(found)
     if template is not None:
-        from string import Template
-
-        if unknown := sorted(set(Template(template).get_identifiers()) - PLACEHOLDERS.keys()):
+        words = {f"${{{word[1]}}}" if word[1] else word[0] for word in _PLACEHOLDER.finditer(template)}
+        if unknown := sorted(words - {"$$", *PLACEHOLDERS.values()}):
             have = ", ".join(PLACEHOLDERS.values())
             parser.error(
-                f"{source} has an unknown placeholder, ${{{unknown[0]}}}; there are {have}, and $$ for a dollar sign"
+                f"{source} has an unknown placeholder, {unknown[0]}; there are {have}, and $$ for a dollar sign"
             )
     if found.merge:
         _check_merge(parser, found, nproc)

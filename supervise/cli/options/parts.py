@@ -31,6 +31,8 @@ class Part:
     """Whether to run a file under this Python, even if its name does not end in ``.py``."""
     env: dict[str, str] = field(default_factory=dict)
     """Variables of each rank: name to value."""
+    env_files: tuple[str, ...] = ()
+    """Paths of the files of variables of a role, as its file gives them. `env` has the variables."""
     cwd: str | None = None
     """Working directory of the ranks."""
     port: int | None = None

@@ -165,7 +165,11 @@ def command(words: Sequence[str], known: Sequence[str]) -> list[str]:
     if foreign:  # its options are not those of supervise
         run = [word for word in rest[-1:] if not word.startswith("-")]
         return [*(["status"] if foreign == ["ls"] and run else foreign), *run]
+    if first == "scale":
+        return ["run", "--file", "gang.toml", *(rest or ["web=3"])]
     near = _near(first, known)
+    if near == "clean" and not _close(first, [near]):  # it removes runs: no guess
+        near = ""
     if not near or os.path.exists(first) or shutil.which(first) is not None:  # a program, or options without a command
         return _run_line([_OF_OTHERS.get(first, first), *rest])
     return [near, *rest]

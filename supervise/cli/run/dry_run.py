@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import TYPE_CHECKING
+from signal import Signals
+from typing import TYPE_CHECKING, Any
 
 from supervise._printable import one_line
-from supervise._settings import GANG, conditions
-from supervise._story.wording import counted, spans
+from supervise._settings import conditions
+from supervise._story.wording import counted, seconds, spans
 from supervise.cli import streams
+from supervise.cli.options.parts import role_settings
 from supervise.cli.run import program, ranks, settings
 from supervise.cli.streams import refusal
 from supervise.errors import SuperviseError
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from supervise.cli.options.parts import Part
     from supervise.cli.run.console import Console
 
+
+_ELSEWHERE = ("needs", "listen", "ready", "alive")
+"""Settings of ranks for which the order, the sockets and the probes have lines of their own."""
 
 _OF_SUPERVISE = ("SUPERVISE_RECORD", "PYTHONPATH")
 """Variables that record exceptions of Python programs. They are valid only below the supervise that sets them."""
@@ -61,13 +66,9 @@ def lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> list[str]:
     first = shown[min(shown)]
     common = {key: value for key, value in first.items() if all(env.get(key) == value for env in shown.values())}
     found = [f"# {counted(len(shown), 'rank')}; this run would start them {order_of(options) or 'at the same time'}"]
-    each = {rank: {**options.settings, **options.part_of(rank).settings} for rank in shown}
-    for row in (GANG["kill_mode"], GANG["containment"]):
-        for value in row.choices:
-            some = [rank for rank in shown if each[rank][row.name] == value != row.default]
-            found += [f"# {row.key} {value}: {spans(some)}"] if some else []
     listening = [(part.role, each) for part in options.parts for each in part.settings.get("listen", ())]
     found += [f"# {role} listens on {one_line(each)}" for role, each in listening]
+    found += _settings(options)
     probes = ((rank, name, options.part_of(rank).settings[name]) for rank in shown for name in ("ready", "alive"))
     found += [
         f"# rank {rank}: {name} {one_line(text)}"
@@ -81,6 +82,37 @@ def lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> list[str]:
         line = " ".join([*own, *map(_word, program.command(part))])
         found.append(line if part.cwd is None else f"(cd {_word(part.cwd)} && {line})")
     return found
+
+
+def _settings(options: Options) -> list[str]:
+    """Return a line for each setting of ranks that is not its default and not shown in another way."""
+    found = []
+    for key, row in role_settings().items():
+        if row.name in _ELSEWHERE:
+            continue
+        ranks_of: dict[str, list[int]] = {}
+        for rank in range(options.nproc):
+            value = {**options.settings, **options.part_of(rank).settings}.get(row.name)
+            if value not in (None, row.default):
+                ranks_of.setdefault(fact(key, value), []).append(rank)
+        found += [f"# {told}: {spans(some)}" for told, some in sorted(ranks_of.items())]
+    return found
+
+
+def fact(key: str, value: Any) -> str:
+    """Return a setting, such as ``kill-mode mixed``."""
+    if value is True:
+        return key
+    if value == ():
+        return f"{key} nothing"
+    if key == "ready" and not isinstance(value, str):
+        return f"{key} {' and '.join(map(one_line, value))}"
+    if isinstance(value, (frozenset, tuple)):
+        given = sorted(value) if isinstance(value, frozenset) else value
+        return f"{key} {','.join(map(one_line, map(str, given)))}"
+    if isinstance(value, Signals):
+        return f"{key} {value.name}"
+    return f"{key} {seconds(value) if isinstance(value, float) else value}"
 
 
 def order_of(options: Options) -> str:

@@ -108,6 +108,8 @@ def _other_python(rank: int, part: Part) -> str:
     prefix = os.path.dirname(os.path.dirname(os.path.abspath(python)))
     if not active or os.path.realpath(prefix) == os.path.realpath(active):
         return ""
+    if not os.path.exists(f"{active}/bin/python"):
+        return f"rank {rank} ran {python}, and VIRTUAL_ENV is {active}, which has no bin/python"
     import shlex
 
     words = part.words if part.runs_python else part.args

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import re
 import time
 from signal import SIGINT, SIGTERM, Signals
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._core.backoff import Backoff
 from supervise._story.failure_report import Story, unlaunched
-from supervise._story.wording import counted, exit_of, failed_or_ended, seconds, shortened, spans
+from supervise._story.wording import counted, exit_of, failed_or_ended, seconds, shortened, spans, titled
 from supervise._views.run_state import Occurrence, RunState
 
 if TYPE_CHECKING:
@@ -89,6 +88,11 @@ class Progress:
         """Whether the gang has its result."""
         self._speak_at_s = 0.0
         self._kill_at_s = 0.0
+        """When SIGKILL follows for ranks that have had no signal yet."""
+        self._due_s: dict[int, float] = {}
+        """Running rank to the time at which SIGKILL follows the first signal of a stop."""
+        self._limit_s: float | None = None
+        """Time from the first signal to SIGKILL that a command has given."""
         self._announced = False
 
     @property
@@ -157,6 +161,7 @@ class Progress:
         if it is None:
             return
         fields = it.fields
+        self._limits(it)
         match it.name:
             case "gang.stopping":
                 self._stops(fields["reason"])
@@ -223,7 +228,7 @@ class Progress:
 
     def _shows_stacks(self, it: Occurrence) -> None:
         for place in it.fields["places"]:
-            self._console.note(place)
+            self._console.note(titled(place, self.story.titles))
         if it.fields.get("path"):
             whose = f"the ranks of host {it.fields['host']}" if "host" in it.fields else "all ranks"
             self._console.note(f"stacks of {whose}: {it.fields['path']}")
@@ -246,6 +251,21 @@ class Progress:
         then = "ended" if it.fields["ended"] else "still alive; --containment sweep ends such processes"
         self._console.note(f"{who} left processes outside of its group (pid {pids}): {then}")
 
+    def _limits(self, it: Occurrence) -> None:
+        """Record when SIGKILL follows a signal of a stop."""
+        if it.rank is not None and it.name == "process.exited":
+            self._due_s.pop(it.rank, None)
+        elif it.rank is not None and it.name == "process.signaled" and it.fields["reason"] != "user":
+            now_s = time.monotonic()
+            self._due_s[it.rank] = now_s if it.fields["signal"] == "SIGKILL" else now_s + self._grace_s(it.rank)
+
+    def _grace_s(self, rank: int) -> float:
+        parts = self._options.parts
+        part = parts[0] if len(parts) == 1 else self._options.part_of(rank)
+        usual_s = self._options.settings["grace"] if self._limit_s is None else self._limit_s
+        grace_s: float = part.settings.get("grace", usual_s)
+        return grace_s if self._limit_s is None else min(grace_s, self._limit_s)
+
     def user_stops(self, sig: Signals) -> None:
         """Record the first signal of the user; at a terminal, announce the stop at once."""
         self.story.user_signal = sig
@@ -254,10 +274,10 @@ class Progress:
         self._speak_at_s = time.monotonic() + (0.0 if watched else _QUIET_S)
         self._announced = False
 
-    def command_stops(self, sig: Signals | None) -> None:
+    def command_stops(self, sig: Signals | None, timeout_s: float | None) -> None:
         """Record the stop by a command, such as ``supervise stop``, unless the user has stopped the run before."""
         if self.story.user_signal is None and not self.story.halted:
-            self.story.by_command = True
+            self.story.by_command, self._limit_s = True, timeout_s
             self.user_stops(sig or SIGTERM)
 
     def user_kills(self, sig: Signals) -> None:
@@ -276,8 +296,8 @@ class Progress:
         if self.reason is None:
             self.reason = reason
             now_s = time.monotonic()
-            graces_s = (part.settings.get("grace", self._options.settings["grace"]) for part in self._options.parts)
-            self._speak_at_s, self._kill_at_s = now_s + _QUIET_S, now_s + max(graces_s)
+            longest_s = max(map(self._grace_s, range(self._options.nproc)))
+            self._speak_at_s, self._kill_at_s = now_s + _QUIET_S, now_s + longest_s
 
     # Messages
 
@@ -308,8 +328,9 @@ class Progress:
         if self._none_left():
             what = "looking for remaining processes" if self._over else "showing the rest of the output"
             return f"{self._why()}{what}{self._what_then()}"
-        left_s = math.ceil(self._kill_at_s - now_s)
-        when = f"SIGKILL in {left_s} s" if left_s > 0 else "SIGKILL sent"
+        due_s = [*self._due_s.values()] or [self._kill_at_s]
+        left_s = min((at_s - now_s for at_s in due_s if at_s > now_s), default=0.0)  # that of the next role
+        when = f"SIGKILL in {max(round(left_s), 1)} s" if left_s > 0 else "SIGKILL sent"
         return f"{self._why()}stopping {self._running()}, {when}{self._what_then()}"
 
     def _none_left(self) -> bool:

@@ -270,7 +270,7 @@ class _Run:
                 continue
             if isinstance(item, StopAsked):
                 self._stopped_s = time.monotonic()
-                self._progress.command_stops(item.sig)
+                self._progress.command_stops(item.sig, item.timeout_s)
             elif isinstance(item, Signals):
                 self._signal(item)
             else:
