@@ -63,7 +63,7 @@ def stdio_taken() -> Iterator[None]:
     """
     taken: list[int] = []
     try:
-        while not taken or taken[-1] < 3:  # noqa: PLR2004 - the first number after stderr
+        while not taken or taken[-1] < 3:
             taken.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
         close(taken.pop())
         yield
