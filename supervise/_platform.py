@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import _socket
 import errno
+import fcntl
 import os
 import select
 import signal
@@ -38,8 +39,11 @@ GLIBC = "glibc" not in _WITHOUT
 PIDFD_SIGNAL_PROCESS_GROUP = 4
 """A flag of pidfd_send_signal, which Linux has since 6.9."""
 
-_REFUSALS = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EAFNOSUPPORT})
+_REFUSALS = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EAFNOSUPPORT, errno.EINVAL})
+"""The last one is the answer to a command of fcntl that the kernel does not know."""
 _CLONE3 = 435
+F_SETSIG = 10
+"""The value of the constant in Linux. Python's `fcntl` module may have been built without the name."""
 
 
 def _pidfds() -> tuple[bool, bool]:
@@ -86,12 +90,17 @@ def refused(*, functions: bool) -> str:
     calls: dict[str, Callable[[], object]] = {
         "epoll_create1": lambda: select.epoll().close(),
         "eventfd2": lambda: os.close(os.eventfd(0)),
-        "pipe2": _pipe,
+        "pipe2": lambda: _pipe(os.fstat),
+        "fcntl(F_SETSIG)": lambda: _pipe(lambda fd: fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)),
+        "fcntl(F_SETOWN)": lambda: _pipe(lambda fd: fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())),
         "socket(AF_UNIX)": lambda: _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM).close(),
         "waitid": lambda: os.waitid(os.P_PID, os.getpid(), os.WEXITED | os.WNOHANG),
     }
     if functions:
-        calls["memfd_create"] = lambda: os.close(os.memfd_create("supervise"))
+        calls["memfd_create"] = lambda: _memory_file(os.fstat)
+        calls["fcntl(F_ADD_SEALS)"] = lambda: _memory_file(
+            lambda fd: fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        )
     found = ((name, _error_of(call)) for name, call in calls.items())
     return next((_refusal(name, error) for name, error in found if error in _REFUSALS), "")
 
@@ -110,8 +119,20 @@ def needed(make: Callable[[], T]) -> T:
         raise
 
 
-def _pipe() -> None:
-    for fd in os.pipe():
+def _pipe(use: Callable[[int], object]) -> None:
+    ends = os.pipe()
+    try:
+        use(ends[0])
+    finally:
+        for fd in ends:
+            os.close(fd)
+
+
+def _memory_file(use: Callable[[int], object]) -> None:
+    fd = os.memfd_create("supervise", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        use(fd)
+    finally:
         os.close(fd)
 
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import contextmanager
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LEAST_BYTES = 64 * 1024
 """Least size of a buffer that gets pages of its own in the file. A smaller one stays within the pickle of a value."""
@@ -45,6 +50,25 @@ def clear_of_stdio(fd: int, least: int = 3) -> int:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least)
     finally:
         os.close(fd)
+
+
+@contextmanager
+def stdio_taken() -> Iterator[None]:
+    """Open those of the descriptors 0 to 2 that are closed, so that no other new descriptor gets their numbers.
+
+    multiprocessing passes the number of stderr and that of a new pipe to its processes, and fails if both are the same.
+
+    Raises:
+        OSError: No descriptor is left.
+    """
+    taken: list[int] = []
+    try:
+        while not taken or taken[-1] < 3:
+            taken.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+        close(taken.pop())
+        yield
+    finally:
+        close(*taken)
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:

@@ -18,6 +18,7 @@ import select
 import signal
 import threading
 
+from supervise._platform import F_SETSIG
 from supervise._process.files import clear_of_stdio
 from supervise._runtime import fork_hooks
 
@@ -25,8 +26,6 @@ _lock = threading.RLock()  # a signal handler may fork inside it
 _write_ends: set[int] = set()
 _kept: set[int] = set()
 """Read ends of running ranks, which the host keeps."""
-_F_SETSIG = 10
-"""The value of the constant in Linux. Python's `fcntl` module may have been built without the name."""
 FAR = 256
 """Distance from the number of a read end to the number of the write end above it.
 
@@ -174,7 +173,7 @@ def prepare(read_end: int) -> None:
 
     So `arm` is a single system call right after the start of the process.
     """
-    fcntl.fcntl(read_end, _F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(read_end, F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(read_end, fcntl.F_SETFL, os.O_ASYNC)  # the descriptor has no other flag that can be changed
 
 

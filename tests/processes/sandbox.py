@@ -18,6 +18,9 @@ NUMBERS = {
     "eventfd2": 290,
     "faccessat2": 439,
     "fallocate": 285,
+    "fcntl(F_ADD_SEALS)": 72,
+    "fcntl(F_SETOWN)": 72,
+    "fcntl(F_SETSIG)": 72,
     "getrusage": 98,
     "inotify_add_watch": 254,
     "inotify_init1": 294,
@@ -37,8 +40,14 @@ NUMBERS = {
     "waitid": 247,
 }
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06  # of classic BPF
-_FIRST_ARGUMENT = 16
-_FAMILIES = {"socket(AF_INET)": 2, "socket(AF_UNIX)": 1}
+_FIRST_ARGUMENT, _SECOND_ARGUMENT = 16, 24
+_ARGUMENTS = {
+    "fcntl(F_ADD_SEALS)": (_SECOND_ARGUMENT, 1033),
+    "fcntl(F_SETOWN)": (_SECOND_ARGUMENT, 8),
+    "fcntl(F_SETSIG)": (_SECOND_ARGUMENT, 10),
+    "socket(AF_INET)": (_FIRST_ARGUMENT, 2),
+    "socket(AF_UNIX)": (_FIRST_ARGUMENT, 1),
+}
 _ERRNO, _ALLOW = 0x00050000, 0x7FFF0000
 _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2
 
@@ -51,9 +60,10 @@ def refuse(number: int, names: list[str]) -> None:
     """Let the kernel answer these system calls of this process and its descendants with an errno."""
     steps = [(_LOAD, 0, 0, 0)]  # the number of the call
     for name in names:
-        if name in _FAMILIES:
-            steps += [(_JUMP_IF_EQUAL, 0, 4, NUMBERS[name]), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
-            steps += [(_JUMP_IF_EQUAL, 0, 1, _FAMILIES[name]), (_RETURN, 0, 0, _ERRNO | number), (_LOAD, 0, 0, 0)]
+        if name in _ARGUMENTS:
+            place, value = _ARGUMENTS[name]
+            steps += [(_JUMP_IF_EQUAL, 0, 4, NUMBERS[name]), (_LOAD, 0, 0, place)]
+            steps += [(_JUMP_IF_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ERRNO | number), (_LOAD, 0, 0, 0)]
             continue
         steps += [(_JUMP_IF_EQUAL, 0, 1, NUMBERS[name]), (_RETURN, 0, 0, _ERRNO | number)]
     steps.append((_RETURN, 0, 0, _ALLOW))

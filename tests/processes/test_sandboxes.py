@@ -15,8 +15,9 @@ from tests.processes import sandbox
 ROOT = str(Path(__file__).parents[2])
 pytestmark = pytest.mark.skipif(not sandbox.AVAILABLE, reason="the filter has the numbers of x86-64")
 
-NEEDED = ["epoll_create1", "eventfd2", "pipe2", "socket(AF_UNIX)", "waitid"]
-OPTIONAL = sorted(sandbox.NUMBERS.keys() - {*NEEDED, "clone3", "memfd_create"})
+NEEDED = ["epoll_create1", "eventfd2", "fcntl(F_SETOWN)", "fcntl(F_SETSIG)", "pipe2", "socket(AF_UNIX)", "waitid"]
+OF_FUNCTIONS = ["fcntl(F_ADD_SEALS)", "memfd_create"]
+OPTIONAL = sorted(sandbox.NUMBERS.keys() - {*NEEDED, *OF_FUNCTIONS, "clone3"})
 ERRNOS = ("ENOSYS", "EPERM", "EACCES")
 STRESS = {"ENOSYS": [pytest.mark.stress], "EACCES": [pytest.mark.stress]}
 """Marks of the single calls with these errnos, because the whole table takes minutes."""
@@ -148,11 +149,17 @@ def test_t3_each_part_of_the_library_names_the_call(tmp_path, number, name, sour
     check_named(under(tmp_path, number, [name], [sys.executable, "-c", textwrap.dedent(source)]), [name])
 
 
-@pytest.mark.parametrize("number", ERRNOS)
-def test_t3_functions_need_memory_files_and_programs_do_not(tmp_path, number):
-    done = under(tmp_path, number, ["memfd_create"], runs(tmp_path, "true"))
+@each_refusal(OF_FUNCTIONS)
+def test_t3_functions_need_memory_files_and_programs_do_not(tmp_path, number, name):
+    done = under(tmp_path, number, [name], runs(tmp_path, "true"))
     assert done.returncode == 0, done.stderr
-    check_named(under(tmp_path, number, ["memfd_create"], gangs(tmp_path)), ["memfd_create"])
+    check_named(under(tmp_path, number, [name], gangs(tmp_path)), [name])
+
+
+@pytest.mark.parametrize("name", ["fcntl(F_ADD_SEALS)", "fcntl(F_SETOWN)", "fcntl(F_SETSIG)"])
+def test_t3_a_kernel_that_does_not_know_a_command_of_fcntl_is_told(tmp_path, name):
+    """It answers EINVAL."""
+    check_named(under(tmp_path, "EINVAL", [name], gangs(tmp_path)), [name])
 
 
 @pytest.mark.parametrize("number", ["EPERM", "EACCES"])

@@ -255,3 +255,10 @@ def test_p6_in_a_celery_worker_a_function_works(tmp_path):
     (tmp_path / "script.py").write_text(GUARDED.replace("    main()\n", f"    exec({CELERY!r})\n    main()\n"))
     found = run(tmp_path, sys.executable, "script.py")
     assert found == dict.fromkeys(found, VALUES)
+
+
+def test_k7_a_host_that_has_closed_its_stderr_starts_functions(tmp_path):
+    """As a daemon does. The resource tracker of multiprocessing would get the same descriptor twice."""
+    source = GUARDED.replace("import os, supervise", "import os, sys, supervise; os.close(sys.stderr.fileno())", 1)
+    (tmp_path / "program.py").write_text(source)
+    assert run(tmp_path, sys.executable, "program.py") == dict.fromkeys(("spawn", "forkserver", "fork"), VALUES)

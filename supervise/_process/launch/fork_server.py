@@ -14,7 +14,7 @@ from supervise import _platform as platform
 from supervise._process.containment import cgroup
 from supervise._process.containment.procfs import look, reading
 from supervise._process.exits.leader import Exit, Process, as_signal, exit_notice
-from supervise._process.files import close, write_all
+from supervise._process.files import close, stdio_taken, write_all
 from supervise._runtime import fork_hooks
 from supervise._runtime.wakeup import OwnedFd, WakeFd
 
@@ -70,7 +70,7 @@ def _run_server() -> None:
     users = server._preload_modules  # noqa: SLF001
     server._preload_modules = _Preload([*(name for name in users if name != "__main__"), *_PRELOAD])  # noqa: SLF001
     try:
-        with platform.no_process("the fork server"):
+        with platform.no_process("the fork server"), stdio_taken():
             forkserver.ensure_running()
     finally:
         server._preload_modules = users  # noqa: SLF001

@@ -21,7 +21,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 from supervise import _platform as platform
-from supervise._process.files import clear_of_stdio, close, file_of
+from supervise._process.files import clear_of_stdio, close, file_of, stdio_taken
 from supervise._process.launch import bootstrap, program
 from supervise._process.launch.fork_server import ensure_server, request
 from supervise._process.launch.posix_spawn import CLEAR_OF_SOCKETS
@@ -342,7 +342,7 @@ def _preparation(method: StartMethod) -> tuple[list[str], bytes]:
     main = sys.modules.get("__main__")
     if main is not None and not hasattr(main, "__spec__"):  # `python -m pdb` before 3.13 has removed it
         main.__spec__ = None  # as in every script
-    with platform.no_process("the resource tracker of multiprocessing"):
+    with platform.no_process("the resource tracker of multiprocessing"), stdio_taken():
         resource_tracker.ensure_running()  # all ranks share it
     if method == "forkserver":
         ensure_server()
