@@ -61,7 +61,9 @@ def test_events_are_followed_and_a_line_may_come_in_parts(run: Path):
     assert incidents.first is None
     append(
         run,
-        event("process.restarting", 7, 1, attempt=2, backoff_s=0.0, exit_code=0, end_role="terminated", level="warning"),
+        event(
+            "process.restarting", 7, 1, attempt=2, backoff_s=0.0, exit_code=0, end_role="terminated", level="warning"
+        ),
     )
     (found,) = incidents.look()
     assert found.text == "rank 1 restarts at once: stopped, exit code 0"
