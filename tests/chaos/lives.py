@@ -40,11 +40,11 @@ def _intensity(case: Case) -> Iterator[str]:
     """No more restarts count than the policy allows, and without one no rank restarts unless that was asked for."""
     of_all = sum(event["event"] == "supervise.gang.restarting" for event in case.events)
     own = [event for event in case.events if event["event"] == "supervise.process.restarting"]
-    counted = of_all + sum(event["role"] == "root_cause" for event in own)
+    counted = of_all + sum(event["end_role"] == "root_cause" for event in own)
     if counted > case.spec.restarts:
         yield f"{counted} restarts, where {case.spec.restarts} are allowed"
     if case.spec.strategy == "one_for_one":
-        peers = {event["local_rank"] for event in own if event["role"] != "root_cause"} - case.moved
+        peers = {event["local_rank"] for event in own if event["end_role"] != "root_cause"} - case.moved
         if peers:
             yield f"ranks {sorted(peers)} restart under one_for_one without a failure of their own"
 

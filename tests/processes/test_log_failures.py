@@ -213,8 +213,10 @@ gang.stop()
     report = dict(host.report)
     events = report.pop("events")
     assert report == {"left": [0], "outcome": "succeeded"}
-    errors = [event["error"] for event in events]  # `yes` was fast
-    assert all("after the end of their rank" in error for error in errors), errors
+    # `yes` was fast: it wrote more than is shown, or wrote on until the close
+    expected = ("after the end of their rank", "closed before everything was shown")
+    errors = [event["error"] for event in events]
+    assert all(any(text in error for text in expected) for error in errors), errors
     shown, log = tmp_path / "stdout", log_of(tmp_path)
     assert shown.stat().st_size <= log.stat().st_size  # it may have been killed before it wrote on
     assert set(host.out.data) <= {*b"y\n"}
