@@ -297,7 +297,7 @@ def test_a_run_of_a_role_has_the_roles_that_it_needs(supervise: Command):
     done = supervise.supervise("check", "gang.toml")
     assert "1. lone, db; 2. app; 3. web\n" in done.stdout, done
     done = supervise.supervise("run", "--dry-run", "--file", "gang.toml", "web", "app=0")  # which alone needs db
-    assert done.stdout.startswith("# 1 rank;"), done
+    assert done.stdout.startswith("# 1 rank\n"), done
     done = supervise.supervise("run", "--dry-run", "--file", "gang.toml", "web=0")
     assert "1. lone, db; 2. app\n" in done.stdout, done
 

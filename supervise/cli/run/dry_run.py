@@ -65,7 +65,8 @@ def lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> list[str]:
     shown = {rank: _shown(env, options.part_of(rank), options) for rank, env in envs.items()}
     first = shown[min(shown)]
     common = {key: value for key, value in first.items() if all(env.get(key) == value for env in shown.values())}
-    found = [f"# {counted(len(shown), 'rank')}; this run would start them {order_of(options) or 'at the same time'}"]
+    order = order_of(options) or ("at the same time" if len(shown) > 1 else "")
+    found = [f"# {counted(len(shown), 'rank')}{order and f'; this run would start them {order}'}"]
     listening = [(part.role, each) for part in options.parts for each in part.settings.get("listen", ())]
     found += [f"# {role} listens on {one_line(each)}" for role, each in listening]
     found += _settings(options)
