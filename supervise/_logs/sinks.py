@@ -10,7 +10,7 @@ import os
 import select
 import stat
 import threading
-from typing import TYPE_CHECKING, Protocol, TextIO, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TextIO, cast
 
 from supervise._files import open_to_append
 from supervise._logs.lines import LineStream
@@ -82,7 +82,6 @@ class CancelToken:
             self._wake_fd.close()
 
 
-@runtime_checkable
 class Sink(Protocol):
     """A destination of output.
 
@@ -240,8 +239,8 @@ def console(stream: TextIO | Sink | None) -> Sink | None:
     Such a sink is not blocked permanently by a reader that has stopped reading. Any other stream, even one that has a
     `fileno`, gets text through its `write`.
     """
-    if isinstance(stream, Sink):
-        return stream
+    if hasattr(stream, "interruptible"):  # no text stream has it; Python 3.12 loads `inspect` to check for a protocol
+        return cast("Sink", stream)
     if stream is None or getattr(stream, "closed", False):
         return None
     fd = _own_fd(stream)
