@@ -250,18 +250,25 @@ def test_a_tree_that_gives_up_unheard_says_so_in_one_line():
 
 
 OF_A_GANG = """
-import functools
+import functools, pathlib, sys, time
 from supervise import *
 
-start = functools.partial(Supervisor.start, name="job", entrypoint="sh", args={0: ("-c", "exit 4")})
+go = pathlib.Path(sys.argv[1])
+script = 'until rm "$0" 2>/dev/null; do sleep 0.02; done; exit 4'
+start = functools.partial(Supervisor.start, name="job", entrypoint="sh", args={0: ("-c", script, str(go))})
 policy = RestartPolicy(max_restarts=1, backoff=0)
 tree = ActorSupervisor.start(name="tree", restart_policy=policy, children=[ChildSpec(id="gang", start=start)])
+for life in range(2):  # each fails after its start
+    while (child := tree.ask(Status(), timeout=30).children["gang"]).state != "ready" or child.restarts < life:
+        time.sleep(0.02)
+    go.touch()
 tree.actor_stopped.wait()
 """
 
 
-def test_a_tree_that_gives_up_on_a_gang_names_the_rank_and_how_it_ended():
-    done = subprocess.run([sys.executable, "-c", OF_A_GANG], capture_output=True, text=True, timeout=50, check=False)
+def test_a_tree_that_gives_up_on_a_gang_names_the_rank_and_how_it_ended(tmp_path):
+    command = [sys.executable, "-c", OF_A_GANG, str(tmp_path / "go")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     *_, last = done.stderr.splitlines()
     assert last == "supervise: tree failed: tree: child 'gang' has failed, after 1 restart: rank 0: exit code 4"
 
