@@ -23,6 +23,7 @@ from supervise._gang.attempt import first_attempt
 from supervise._gang.supervisor import Supervisor
 from supervise._hosts import keeper
 from supervise._hosts.plan import HostAddress, HostEnd, HostOrder, News, NewsKind
+from supervise._logs.sinks import Sink
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import CallbackSubscriber
 from supervise.errors import SuperviseError
@@ -205,7 +206,7 @@ class NewsQueue:
         return [each for each, _ in zip(self._queue, range(_BATCH), strict=False)]
 
 
-class NewsSink:
+class NewsSink(Sink):
     """A destination of shown output, which becomes news for the driver."""
 
     is_console = True

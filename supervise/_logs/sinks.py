@@ -239,15 +239,16 @@ def console(stream: TextIO | Sink | None) -> Sink | None:
     Such a sink is not blocked permanently by a reader that has stopped reading. Any other stream, even one that has a
     `fileno`, gets text through its `write`.
     """
-    if hasattr(stream, "interruptible"):  # no text stream has it; Python 3.12 loads `inspect` to check for a protocol
+    if Sink in type(stream).__mro__:  # not by its attributes: a mock has all of them
         return cast("Sink", stream)
-    if stream is None or getattr(stream, "closed", False):
+    text = cast("TextIO | None", stream)
+    if text is None or getattr(text, "closed", False):
         return None
-    fd = _own_fd(stream)
+    fd = _own_fd(text)
     if fd is None:
-        return TextSink(stream)
+        return TextSink(text)
     with contextlib.suppress(OSError, ValueError):  # the first write reports the error again
-        stream.flush()
+        text.flush()
     return _fd_console(fd)
 
 

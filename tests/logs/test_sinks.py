@@ -11,6 +11,7 @@ import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -211,6 +212,15 @@ def test_a_stream_without_a_descriptor_gets_text(stop):
     sink.close()
     assert stream.getvalue() == "\N{REPLACEMENT CHARACTER}\N{SNOWMAN}\n\N{REPLACEMENT CHARACTER}"
     assert not stream.closed
+
+
+def test_a_mock_gets_text(stop):
+    """A mock has every attribute, those of a sink too."""
+    stream = Mock(closed=False)
+    sink = console(stream)
+    assert sink is not None
+    sink.write(b"text\n", stop)
+    stream.write.assert_called_with("text\n")
 
 
 def test_a_stream_that_only_passes_fileno_on_gets_text(pipe, stop):
