@@ -23,7 +23,6 @@ from supervise._gang.attempt import first_attempt
 from supervise._gang.supervisor import Supervisor
 from supervise._hosts import keeper
 from supervise._hosts.plan import HostAddress, HostEnd, HostOrder, News, NewsKind
-from supervise._logs.sinks import Sink
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import CallbackSubscriber
 from supervise.errors import SuperviseError
@@ -206,7 +205,7 @@ class NewsQueue:
         return [each for each, _ in zip(self._queue, range(_BATCH), strict=False)]
 
 
-class NewsSink(Sink):
+class NewsSink:
     """A destination of shown output, which becomes news for the driver."""
 
     is_console = True

@@ -239,7 +239,7 @@ def console(stream: TextIO | Sink | None) -> Sink | None:
     Such a sink is not blocked permanently by a reader that has stopped reading. Any other stream, even one that has a
     `fileno`, gets text through its `write`.
     """
-    if Sink in type(stream).__mro__:  # not by its attributes: a mock has all of them
+    if hasattr(type(stream), "interruptible"):  # of its class, because a mock has all attributes
         return cast("Sink", stream)
     text = cast("TextIO | None", stream)
     if text is None or getattr(text, "closed", False):
