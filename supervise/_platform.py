@@ -15,6 +15,7 @@ import fcntl
 import os
 import select
 import signal
+import sys
 from contextlib import contextmanager
 from functools import cache
 
@@ -35,6 +36,9 @@ INOTIFY = "inotify" not in _WITHOUT
 
 GLIBC = "glibc" not in _WITHOUT
 """Whether `posix_spawn` of glibc 2.34 or later starts programs; otherwise `os.posix_spawn` does."""
+
+FILE_SYSTEM = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+"""The arguments with which `str.encode` does what `os.fsencode` does in four calls."""
 
 PIDFD_SIGNAL_PROCESS_GROUP = 4
 """A flag of pidfd_send_signal, which Linux has since 6.9."""

@@ -124,12 +124,15 @@ class EventLog:
 
     def _listener(self, level: str) -> Sink | None:
         structlog = sys.modules.get("structlog")  # not imported here: see `_gang.later_modules`
-        is_configured = getattr(structlog, "is_configured", None)
-        if structlog is not None and is_configured is not None and is_configured():
+        if structlog is not None and getattr(structlog, "is_configured", bool)():  # it lacks the name during its import
             return _through(structlog.get_logger("supervise"))
-        if not log.isEnabledFor(_NUMBERS[level]) or not _has_listener():
-            return None
-        return _log
+        found: logging.Logger | None = log
+        while found is not None:
+            for handler in found.handlers:  # faster than `any`, at each event
+                if not isinstance(handler, logging.NullHandler):  # a handler of the application
+                    return _log if log.isEnabledFor(_NUMBERS[level]) else None
+            found = found.parent if found.propagate else None
+        return None
 
 
 def say_at_last(text: str, level: int) -> None:
@@ -143,17 +146,6 @@ def say_at_last(text: str, level: int) -> None:
     record = log.makeRecord(log.name, level, __file__, 0, text, (), None)
     if log.filter(record):
         handler.handle(record)
-
-
-def _has_listener() -> bool:
-    """Return whether the logger ``supervise`` or one above it has a handler of the application."""
-    found: logging.Logger | None = log
-    while found is not None:
-        for handler in found.handlers:  # faster than `any`, at each event
-            if not isinstance(handler, logging.NullHandler):
-                return True
-        found = found.parent if found.propagate else None
-    return False
 
 
 def _is_configured() -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from functools import cache
 from typing import Any, Literal, Self
 
 from supervise._files import is_mark, read_regular
@@ -223,14 +224,7 @@ class ProcessFailure:
 
     def signal_name(self) -> str:
         """Return the name of the signal that killed the process (``SIGSEGV``), ``<N/A>`` if none did."""
-        if self.exitcode >= 0:
-            return _NOT_AVAILABLE
-        import signal
-
-        try:
-            return signal.Signals(-self.exitcode).name
-        except ValueError:
-            return _NOT_AVAILABLE
+        return _name_of(-self.exitcode)
 
     def timestamp_isoformat(self) -> str:
         """Return `timestamp` in local time as ``YYYY-MM-DD_HH:MM:SS``, ``<N/A>`` if it is out of range."""
@@ -240,6 +234,16 @@ class ProcessFailure:
             return datetime.fromtimestamp(self.timestamp).isoformat(sep="_")  # noqa: DTZ006  local time, as torchrun
         except (OverflowError, OSError, ValueError):
             return _NOT_AVAILABLE
+
+
+@cache
+def _name_of(number: int) -> str:
+    import signal
+
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return _NOT_AVAILABLE
 
 
 def lost_with(failure: ProcessFailure) -> str | None:

@@ -23,7 +23,7 @@ NOT_READY = "ended before it was ready"
 """The reason why a start has failed."""
 
 
-def decide(gang: Gang, event: Event) -> Decision:
+def decide(gang: Gang, event: Event) -> Decision:  # noqa: C901, PLR0912, PLR0915 - one case an event
     """Advance `gang` by one event; return the actions and facts that follow from the event.
 
     Late events (a timer after the end) and repeated events (a second close) have no effect.
@@ -32,12 +32,6 @@ def decide(gang: Gang, event: Event) -> Decision:
         TypeError: `event` is not an event.
     """
     decision = steps.Decision()
-    _advance(gang, event, decision)
-    _settle(gang, decision)
-    return decision
-
-
-def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C901, PLR0912, PLR0915 - one case an event
     match event:
         case say.WorkerStarted():
             _started(gang, event, decision)
@@ -102,6 +96,8 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
             batches.all_reaped(gang, event, decision)
         case _:
             raise TypeError(f"unknown event: {event!r}")
+    _settle(gang, decision)
+    return decision
 
 
 def _timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) -> None:
@@ -300,7 +296,7 @@ def _settle(gang: Gang, decision: Decision) -> None:  # noqa: C901 - one conditi
     if gang.stop.order in batches.IN_TURN:
         batches.proceed(gang, gang.stop, decision)
     stopped = gang.phase == "stopping" and (gang.stop.signaled or gang.drain.begun)
-    if gang.idle and (gang.phase == "running" or stopped):
+    if (gang.phase == "running" or stopped) and gang.idle:
         _conclude(gang, decision)
     if gang.drain.lasting and gang.phase in ("restarting", "finished"):
         batches.drain_leftovers(gang, decision)

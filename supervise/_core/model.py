@@ -33,6 +33,9 @@ survived SIGKILL.
 """
 
 
+_NO_RESTARTS = Backoff()
+
+
 class Rank:
     """One rank and its present life."""
 
@@ -63,7 +66,7 @@ class Rank:
         """Whether the rank reports that it is ready. Otherwise it is ready when its process runs."""
         self.restarts = 0
         """Number of replaced lives."""
-        self.backoff = Backoff()
+        self.backoff = _NO_RESTARTS
         """The restarts that the rank's ends have caused."""
         self.begin_life(0)
 
@@ -301,9 +304,11 @@ class Gang:
         """Whether the launch of the attempt's ranks has begun, or has failed."""
         self.start_failure: WorkerFailedToStart | StartFailed | None = None
         """The reason why the start has failed."""
-        down = {number: None for number, rank in enumerate(self.ranks) if self.stays_down(rank)}
-        for number, rank in enumerate(self.ranks):
-            if number not in down:  # otherwise the rank keeps its end
+        down: dict[int, None] = {}
+        for number, rank in enumerate(self.ranks) if self.attempt else ():  # the first lives have begun
+            if self.stays_down(rank):  # the rank keeps its end
+                down[number] = None
+            else:
                 rank.begin_life(self.attempt)
         self.culprit: int | None = None
         """The rank whose end made the strategy stop the gang.

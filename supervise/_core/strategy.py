@@ -29,7 +29,7 @@ def heed(gang: Gang, local_rank: int, decision: Decision) -> None:
             _stop_peers(gang, local_rank, decision)
     elif _wants_restart(gang, rank, rank.end):
         _restart(gang, gang.policy, local_rank, rank.end, decision)
-    if gang.phase in ("starting", "running") and local_rank not in gang.batch_of:
+    if gang.asks and gang.phase in ("starting", "running") and local_rank not in gang.batch_of:
         batches.fail_asks(gang, {local_rank}, decision, batches.FAILED)
 
 

@@ -39,14 +39,14 @@ def judge(gang: Gang) -> Verdict:
         roles |= dict.fromkeys(ranks, "concurrent_failure")
         roles[ranks[0]] = "root_cause"
         return Verdict(outcome="failed", roles=roles, blamed=tuple(ranks), kind="cause")
-    unfinished = tuple(rank for rank in range(gang.nprocs) if not _is_over(gang, rank, roles.get(rank)))
+    unfinished = tuple([rank for rank in range(gang.nprocs) if not _is_over(gang, rank, roles.get(rank))])
     if gang.stop.reason is None or not unfinished:
         outcome: Outcome = "stopped" if "finished" not in roles.values() and not unfinished else "succeeded"
         return Verdict(outcome=outcome, roles=roles, blamed=(), kind="cause")
     if gang.stop.reason == "timeout":  # the caller did not request the end, so even a clean exit is not a success
         return Verdict(outcome="timed_out", roles=roles, blamed=unfinished, kind="stopped")
     clean = {end.local_rank for end in gang.ends if _clean(end)}
-    blamed = tuple(rank for rank in unfinished if rank not in clean)
+    blamed = tuple([rank for rank in unfinished if rank not in clean])
     return Verdict(outcome="stopped", roles=roles, blamed=blamed, kind="stopped")
 
 
@@ -57,9 +57,9 @@ def _is_over(gang: Gang, local_rank: int, role: Role | None) -> bool:
     left out of the last restart.
     """
     rank = gang.ranks[local_rank]
-    if (rank.dismissed and local_rank not in gang.unkillable) or gang.is_left_out(local_rank) or role == "terminated":
+    if role == "terminated" or (role == "finished" and rank.kind != "permanent"):
         return True
-    return role == "finished" and rank.kind != "permanent"
+    return (rank.dismissed and local_rank not in gang.unkillable) or gang.is_left_out(local_rank)
 
 
 def _is_cause(gang: Gang, end: WorkerExited) -> bool:

@@ -250,7 +250,8 @@ class Attempt:
         self.contained[spec.of(rank).containment].begin_life(rank, life)
         self.envs[rank] = envs[rank]
         replace(dest, rank, own)
-        self.launchers[rank] = _launcher(self, rank, environ_of(spec, spec.of(rank)))
+        part = spec.of(rank)
+        self.launchers[rank] = _launcher(self, part, rank, environ_of(spec, part))
 
     def _paths_of(self, life: int) -> tuple[dict[int, dict[str, str]], LogsDest]:
         """Return the environments and the log paths for all ranks' lives with this number, from one call of `reify`."""
@@ -489,7 +490,7 @@ def _launchers(attempt: Attempt) -> Iterator[Launcher]:
     for part in attempt.spec.parts:
         environ = environ_of(attempt.spec, part)
         for rank in part.ranks:
-            yield _launcher(attempt, rank, environ, found)
+            yield _launcher(attempt, part, rank, environ, found)
 
 
 def environ_of(spec: GangSpec, part: RankSpec) -> SharedEnvironment | Mapping[str, str]:
@@ -499,12 +500,12 @@ def environ_of(spec: GangSpec, part: RankSpec) -> SharedEnvironment | Mapping[st
 
 def _launcher(
     attempt: Attempt,
+    part: RankSpec,
     rank: int,
     environ: SharedEnvironment | Mapping[str, str],
     found: FoundPrograms | None = None,
 ) -> Launcher:
     spec, dest = attempt.spec, attempt.dest
-    part = spec.of(rank)
     contained = attempt.contained[part.containment]
     if (
         part.ready

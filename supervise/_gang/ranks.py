@@ -99,7 +99,7 @@ class RankActors:
         attempt.line.keeps = spare >= 2 * attempt.nprocs  # half of the spare descriptors stay free for the application
         make_ready(attempt.new_files())
         try:
-            for rank in range(attempt.nprocs):
+            for rank in range(attempt.nprocs) if self._trimming is not None else ():
                 self._begin_trimming(rank)
             for tail in attempt.tails:
                 self._tails.append(self._new_tail(tail))

@@ -491,16 +491,16 @@ class GangRunner:
             self.subscribers.tell(fact)
             if self._health is not None:
                 self._health.started(fact)
+        elif isinstance(fact, steps.RankExited):
+            self.subscribers.tell(fact.end)
+            if self._listener is not None:
+                self._listener.exited(fact.end, self.ranks.slots.outcomes.get(fact.end.local_rank))
         elif isinstance(fact, steps.RankReady):
             rank, pid = fact.local_rank, self.gang.ranks[fact.local_rank].pid or 0
             self.subscribers.tell(say.WorkerReady(local_rank=rank, pid=pid, ready_ns=fact.at_ns, attempt=fact.attempt))
         elif isinstance(fact, steps.LifeReplaced):
             self._history.replaced(fact)
             self.subscribers.forget(fact.local_rank)
-        elif isinstance(fact, steps.RankExited):
-            self.subscribers.tell(fact.end)
-            if self._listener is not None:
-                self._listener.exited(fact.end, self.ranks.slots.outcomes.get(fact.end.local_rank))
 
     def _do(self, action: steps.Action) -> None:  # noqa: C901, PLR0912 - one case an action
         match action:

@@ -9,6 +9,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from supervise import _platform as platform
 from supervise._gang.notify_protocol import SOCKET
 from supervise._gang.rank_spec import RankSpec, held_by_rank, naming
 from supervise._gang.spec import INTERNAL
@@ -104,7 +105,7 @@ def is_encodable(text: str) -> bool:
     It can if its only surrogates are those of `os.fsdecode`.
     """
     try:
-        os.fsencode(text)
+        text.encode(*platform.FILE_SYSTEM)
     except UnicodeEncodeError:
         return False
     return True
@@ -197,7 +198,7 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
         found["envs"] = _role_environments(found["roles"], parts, found["envs"])
     if _needs_sockets(found, parts):
         _check_unset(found["envs"])
-    elif any(SOCKET in env for env in found["envs"].values()):  # the caller hears the ranks
+    elif SOCKET in {name for env in found["envs"].values() for name in env}:  # the caller hears the ranks
         found["notifies"] = False
     return found
 

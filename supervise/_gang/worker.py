@@ -269,7 +269,7 @@ class Worker(LoopActor):
             self._watch(status.fileno(), self._exited)
         else:  # the process is already dead, and other code of the host has reaped it
             self.loop.post(self._guarded, self._exited)
-        if self._hold is not None:
+        if self._outcome is not None and self._hold is not None:
             self._watch(self._hold.fileno(), self._returned)
         self._owner.tell(
             say.WorkerStarted(local_rank=self._rank, pid=self._pid, started_ns=self._launch_ns, attempt=self._attempt)
@@ -509,8 +509,9 @@ class Worker(LoopActor):
         self.loop.unwatch(fd)
 
     def _unwatch_all(self) -> None:
-        for fd in list(self._watched):
-            self._unwatch(fd)
+        for fd in self._watched:
+            self.loop.unwatch(fd)
+        self._watched.clear()
 
     def _let_go(self) -> None:
         if self._watched:

@@ -63,7 +63,7 @@ class INotify(OwnedFd):
         Raises:
             OSError: The file does not exist, this process may not read it, or the user's limit on watches is reached.
         """
-        return _checked(_ADD(self._fd, os.fsencode(path), mask))
+        return _checked(_ADD(self.fd, os.fsencode(path), mask))
 
     def rm_watch(self, wd: int) -> None:
         """End a watch.
@@ -71,12 +71,12 @@ class INotify(OwnedFd):
         Raises:
             OSError: There is no such watch, for instance because the file was deleted.
         """
-        _checked(_REMOVE(self._fd, wd))
+        _checked(_REMOVE(self.fd, wd))
 
     def read(self) -> list[int]:
         """Return the watches of all pending events, in the order of the events. Never blocks."""
         try:
-            data = os.read(self._fd, _READ_BYTES)
+            data = os.read(self.fd, _READ_BYTES)
         except BlockingIOError:
             return []
         found, at = [], 0

@@ -93,24 +93,15 @@ class Lifeline:
             raise
         return fd
 
-    def keep(self, read_end: int) -> int:
+    def keep(self, read_end: int, *, always: bool = False) -> int:
         """Keep the read end of a started rank until `release`; return the read end.
 
-        Close it and return -1 if this lifeline keeps no read ends, or if the write end cannot get a number above it.
-        """
-        if self.keeps:
-            return self._keep(read_end)
-        os.close(read_end)
-        return -1
-
-    def _keep(self, read_end: int) -> int:
-        """Keep a read end whose number is below that of the write end.
-
-        Since Linux 4.3, the kernel closes the descriptors of an exiting process from the highest number down. So at the
-        hang-up, the read ends are still open.
+        Close it and return -1 if this lifeline keeps no read ends (unless `always`), or if the write end cannot get a
+        number above it. Since Linux 4.3, the kernel closes the descriptors of an exiting process from the highest
+        number down. So at the hang-up, the read ends are still open.
         """
         with _lock:
-            if 0 <= self._write < read_end and not self._renumber(read_end):
+            if not (self.keeps or always) or (0 <= self._write < read_end and not self._renumber(read_end)):
                 os.close(read_end)
                 return -1
             _kept.add(read_end)
@@ -143,7 +134,7 @@ class Lifeline:
         if read_end >= 0:
             return read_end
         try:
-            read_end = self._keep(self.read_end())
+            read_end = self.keep(self.read_end(), always=True)
             if read_end >= 0:
                 arm(read_end, pgid)
         except OSError:  # no descriptor left, or the group is empty by now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import uuid
@@ -126,11 +127,17 @@ class _Stopped(threading.Event):
 
 _process = object()
 """Identity of this process. A forked child gets a new object."""
+_urn = uuid.uuid4().urn[:-12]
+"""The URN of each actor of this process without the last twelve digits, which are a count.
+
+A random URN for each actor takes nine calls.
+"""
+_count = itertools.count()
 
 
 def _replace_in_child() -> None:
-    global _process  # noqa: PLW0603 - the process has one value
-    _process = object()
+    global _process, _urn
+    _process, _urn = object(), uuid.uuid4().urn[:-12]
 
 
 fork_hooks.register("actor", in_child=_replace_in_child)
@@ -166,9 +173,8 @@ class LoopActor(pykka.Actor):
     def __init__(self, loop: Loop) -> None:
         """Make the actor. `start` also registers the actor and queues `on_start` as its first callback."""
         self.loop: Loop = loop
-        self.actor_urn: str = uuid.uuid4().urn  # all that the constructor of pykka does, without a second event and ref
-        self._inbox: Inbox = self._create_actor_inbox()
-        self.actor_inbox: Inbox = self._inbox
+        self.actor_urn: str = f"{_urn}{next(_count):012x}"  # the constructor of pykka makes a second event and ref
+        self.actor_inbox: Inbox = self._create_actor_inbox()
         self.actor_stopped: _Stopped = _Stopped()
         self.actor_ref = self._ref_class(self)
 
@@ -180,7 +186,7 @@ class LoopActor(pykka.Actor):
         return Reply()
 
     def _start_actor_loop(self) -> None:
-        self._inbox.actor = self  # strong: a ref holds its actor only weakly
+        self.actor_inbox.actor = self  # strong: a ref holds its actor only weakly
         if type(self).on_start is not pykka.Actor.on_start:
             self.loop.post(self._begin)
 
@@ -194,7 +200,7 @@ class LoopActor(pykka.Actor):
         """Handle one message. The loop's thread calls this method."""
         stopped = self.actor_stopped
         if stopped._flag or stopped._process is not _process:
-            self._inbox.refuse(message, reply, self.actor_ref)
+            self.actor_inbox.refuse(message, reply, self.actor_ref)
             return
         try:
             response = (self._handle_receive if type(message) in _OF_PYKKA else self.on_receive)(message)
@@ -223,7 +229,7 @@ class LoopActor(pykka.Actor):
         """End this actor now: remove it from pykka's registry, and let its inbox refuse further messages."""
         if not self.actor_stopped.is_set():
             self._stop()
-            self._inbox.actor = None
+            self.actor_inbox.actor = None
 
     def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
         """Return whether an error that left a handler ends this actor.
@@ -246,4 +252,4 @@ class LoopActor(pykka.Actor):
         """End the actor as pykka does after an error: log the error, but do not call `on_stop`."""
         if not self.actor_stopped.is_set():
             self._handle_failure(type(error), error, error.__traceback__)
-            self._inbox.actor = None
+            self.actor_inbox.actor = None

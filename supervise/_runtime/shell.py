@@ -254,7 +254,7 @@ class Subscribers:
         """Send a message to all subscribers."""
         if self._keep:
             self._history.append(message)
-        for subscriber in list(self._refs.values()):
+        for subscriber in [*self._refs.values()] if self._refs else ():
             self._say(subscriber, message)
 
     def begin_anew(self) -> None:
@@ -335,7 +335,7 @@ class SupervisorShell(LoopActor, Generic[End]):
     def _abandon(self) -> None:
         """End an actor whose start has failed."""
         self._release()
-        self._inbox.actor = None
+        self.actor_inbox.actor = None
         pykka.ActorRegistry.unregister(self.actor_ref)
 
     # Steps and errors

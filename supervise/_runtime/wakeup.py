@@ -70,19 +70,19 @@ def _eventfd() -> int:
 class OwnedFd:
     """A descriptor that its object closes."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("fd",)
 
     def __init__(self, fd: int = -1) -> None:
         """Take over a descriptor; -1 for none."""
-        self._fd = fd
+        self.fd = fd
 
     def fileno(self) -> int:
         """Return the descriptor; -1 if there is none, or after `close`."""
-        return self._fd
+        return self.fd
 
     def close(self) -> None:
         """Close the descriptor. Idempotent."""
-        fd, self._fd = self._fd, -1
+        fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
@@ -109,7 +109,7 @@ class WakeFd(OwnedFd):
         super().__init__(made)
         if same_as is not None or made <= 2:
             try:
-                self._fd = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 3)
+                self.fd = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 3)
             finally:
                 if same_as is None:
                     os.close(made)
@@ -117,14 +117,14 @@ class WakeFd(OwnedFd):
     def set(self) -> None:
         """Make the descriptor readable. Callable from any thread. Has no effect after `close`."""
         try:
-            os.eventfd_write(self._fd, 1)
+            os.eventfd_write(self.fd, 1)
         except (OSError, ValueError):  # the descriptor is closed (-1 is a ValueError), or the count is at its limit
             return
 
     def clear(self) -> None:
         """Make the descriptor unreadable until the next `set`."""
         try:
-            os.eventfd_read(self._fd)
+            os.eventfd_read(self.fd)
         except BlockingIOError:  # not set
             return
 

@@ -217,8 +217,8 @@ class SampleFile(OwnedFd):
         return {"output_bytes": total, "stderr_bytes": size_bytes}
 
     def _append(self, line: bytes) -> None:
-        if self._fd < 0:
-            self._fd = open_to_append(os.path.join(self._directory, SAMPLES))
+        if self.fd < 0:
+            self.fd = open_to_append(os.path.join(self._directory, SAMPLES))
         if self._torn:
             line = b"\n" + line
-        self._torn = os.write(self._fd, line) < len(line)
+        self._torn = os.write(self.fd, line) < len(line)

@@ -190,7 +190,7 @@ def test_who_has_the_number_of_a_fork_servers_child_now_is_another():
         notice = ExitThread(child.pid, parents_word=word)
         notice._started -= 1
         os.close(parent)
-        assert select.select([notice.fileno()], [], [], PATIENCE_S)[0]
+        assert select.select([notice.fd], [], [], PATIENCE_S)[0]
         notice.close()
     os.close(word)
 

@@ -44,7 +44,7 @@ class Member(OwnedFd):
         self.pid = pid
         self._started = 0.0
         if platform.PIDFD:
-            self._fd = os.pidfd_open(pid)
+            self.fd = os.pidfd_open(pid)
         elif (seen := reading(pid)) is not None:
             self._started = seen.started
         else:
@@ -52,8 +52,8 @@ class Member(OwnedFd):
 
     def alive(self) -> bool:
         """Whether the process runs, which a zombie does not. True also if no descriptor is left to find out."""
-        if self._fd >= 0:
-            return not readable(self._fd)
+        if self.fd >= 0:
+            return not readable(self.fd)
         try:
             return self._runs()
         except OSError:  # without a pidfd, such as EMFILE
@@ -77,8 +77,8 @@ class Member(OwnedFd):
     def send(self, sig: int) -> bool:
         """Signal the process, not its group; return whether the kernel accepted the signal."""
         try:
-            if self._fd >= 0:
-                signal.pidfd_send_signal(self._fd, sig)
+            if self.fd >= 0:
+                signal.pidfd_send_signal(self.fd, sig)
             elif self._runs():
                 os.kill(self.pid, sig)
             else:

@@ -91,7 +91,7 @@ class Pidfd(OwnedFd):
     @property
     def dead(self) -> bool:
         """Whether the pidfd is readable."""
-        return readable(self._fd)
+        return readable(self.fd)
 
     def look(self) -> None:
         """Do nothing, because the kernel makes a pidfd readable at once."""
@@ -102,7 +102,7 @@ class Pidfd(OwnedFd):
         Raises:
             ChildProcessError: The child is reaped already.
         """
-        return os.waitid(os.P_PIDFD, self._fd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return os.waitid(os.P_PIDFD, self.fd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
     def stop(self) -> os.waitid_result | None:
         """Return how a child of the host was suspended, once per suspension; None if there is no new suspension.
@@ -110,11 +110,11 @@ class Pidfd(OwnedFd):
         Raises:
             OSError: The child is reaped.
         """
-        return os.waitid(os.P_PIDFD, self._fd, os.WSTOPPED | os.WNOHANG)
+        return os.waitid(os.P_PIDFD, self.fd, os.WSTOPPED | os.WNOHANG)
 
     def send(self, sig: int, flags: int) -> None:
         """Signal the process; with the flag for it, the group of the process."""
-        signal.pidfd_send_signal(self._fd, sig, None, flags)
+        signal.pidfd_send_signal(self.fd, sig, None, flags)
 
     def is_being_reaped(self) -> bool:
         """Return whether other code is reaping the process now.
@@ -125,7 +125,7 @@ class Pidfd(OwnedFd):
             self.send(0, 0)
         except (ProcessLookupError, PermissionError):
             return False
-        return remembered(self._fd)[0] is None
+        return remembered(self.fd)[0] is None
 
 
 def exit_notice(pid: int, *, pidfd: int = -1, parents_word: int | None = None) -> Pidfd | ExitThread:
@@ -185,7 +185,7 @@ class Process(ABC):
         self._keep = keep
         self._reaped = False
         self._killed = False
-        self._gone_at_once = notice.fileno() < 0
+        self._gone_at_once = notice.fd < 0
         """Whether other code reaped the process before its descriptor was opened. Its group may still have members."""
         self._members: tuple[Member, ...] = ()
         self._ended: Exit | None = None
@@ -195,7 +195,7 @@ class Process(ABC):
 
         -1 if other code reaped the process before its descriptor was opened.
         """
-        return self._notice.fileno()
+        return self._notice.fd
 
     @property
     def noticed_ns(self) -> int | None:
@@ -230,7 +230,7 @@ class Process(ABC):
 
     def _take_exit(self) -> Exit | None:
         """Return the exit of a child of this process, and reap it; None if it is not known yet."""
-        if self._notice.fileno() < 0:
+        if self._notice.fd < 0:
             return Exit(code=None)
         found = None
         try:
@@ -261,7 +261,7 @@ class Process(ABC):
     def _mark(self, code: int | None) -> None:
         """Note that the process is reaped. Store the code in the `Popen`, so that it never waits for a reused pid."""
         self._reaped = True
-        if getattr(self._keep, "returncode", 0) is None:
+        if self._keep is not None and self._keep.returncode is None:
             self._keep.returncode = code if code is not None else 0
 
     def _reaped_by_other(self, found: os.waitid_result | None) -> Exit:
@@ -274,7 +274,7 @@ class Process(ABC):
             code: int | None = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
             dumped = found.si_code == os.CLD_DUMPED
         else:
-            code, dumped = remembered(self._notice.fileno())
+            code, dumped = remembered(self._notice.fd)
         if code is None:
             code = getattr(self._keep, "returncode", None) or None  # Popen has 0 if it lost the status
         self._mark(code)
@@ -291,7 +291,7 @@ class Process(ABC):
 
         A scan for resource trackers is reused if it began after `since_s`, a monotonic time. None: scan now.
         """
-        if self._notice.fileno() < 0:
+        if self._notice.fd < 0:
             return self._gone_at_once and self._signal_members(sig)
         self._killed = self._killed or sig == signal.SIGKILL
         spared = sig not in _KEEP_TRACKERS and self._ended is None and self._signal_all_but_trackers(sig, since_s)
@@ -340,7 +340,7 @@ class Process(ABC):
 
         If this needed a scan of /proc, the handle keeps the members that it found; see `holds_members`.
         """
-        known = self._notice.fileno() >= 0
+        known = self._notice.fd >= 0
         if self._gone_at_once or (known and not platform.GROUP_BY_PIDFD):
             return self._group_has_members()
         if not known:

@@ -71,9 +71,10 @@ class ExitThread:
                 raise
             raise OSError(errno.EAGAIN, f"no thread to wait for process {pid}: {error}") from error
 
-    def fileno(self) -> int:
-        """Return the descriptor that is readable from the exit on."""
-        return self._ours.fileno()
+    @property
+    def fd(self) -> int:
+        """The descriptor that is readable from the exit on."""
+        return self._ours.fd
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
@@ -90,7 +91,7 @@ class ExitThread:
 
         The loop's thread calls this method.
         """
-        if self.dead or self._ours.fileno() < 0:
+        if self.dead or self._ours.fd < 0:
             return
         if self._is_anothers:
             gone = self._is_gone()

@@ -232,10 +232,10 @@ class ServerStatus(OwnedFd):
         """
         if self._asking is not None:
             fd = self._asking.take()
-            os.close(self._fd)
-            self._fd, self._asking = fd, None
+            os.close(self.fd)
+            self.fd, self._asking = fd, None
         try:
-            data = os.read(self._fd, 8)  # never a part: the server writes eight bytes at once
+            data = os.read(self.fd, 8)  # never a part: the server writes eight bytes at once
         except BlockingIOError:
             return None
         if len(data) < 8:

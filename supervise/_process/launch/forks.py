@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import supervise._process.launch.multiprocessing  # noqa: F401 - otherwise each child would import it
 from supervise._process.files import close
 from supervise._process.launch import bootstrap, dispositions, program
-from supervise._process.launch.program import Launched, LaunchSpec, gate_if
+from supervise._process.launch.program import Gate, Launched, LaunchSpec
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Plain, Settings
 from supervise._record import field, record
@@ -157,7 +157,9 @@ class ForkLauncher:
                 hold=None if outcome.hold is None else outcome.hold.rank_end,
                 call=(self.fn, self.args),
             )
-            with gate_if(dispositions.others_may_reap()) as gate:  # the child must not exit before its pidfd is open
+            with (
+                Gate() if dispositions.others_may_reap() else contextlib.nullcontext() as gate
+            ):  # the child must not exit before its pidfd is open
                 pid = fork()
                 if pid == 0:
                     if gate is not None:

@@ -24,6 +24,7 @@ _SETPGROUP, _SETSIGDEF, _SETSIGMASK, _SETSID = 0x02, 0x04, 0x08, 0x80
 _Room = ctypes.c_char * 1024
 """Buffer for any of the structures. The largest of them, the attributes, takes 336 bytes."""
 _SIGNALS_BYTES = 128
+_INT_BYTES = ctypes.sizeof(ctypes.c_int)
 
 _F_SETOWN_EX, _F_OWNER_PGRP = 15, 2
 
@@ -67,13 +68,15 @@ def posix_spawn(
         OSError: The program could not be started; ``filename`` is None.
     """
     actions, owner = _Room(), (ctypes.c_int * 2)(_F_OWNER_PGRP, 0)
-    pid = ctypes.c_int.from_buffer(owner, ctypes.sizeof(ctypes.c_int))
-    _check(_LIBC.posix_spawn_file_actions_init(actions))
+    pid = ctypes.c_int.from_buffer(owner, _INT_BYTES)
+    failed = _LIBC.posix_spawn_file_actions_init(actions)
     try:
-        failed = 0 if cwd is None else _CHANGE_FOLDER(actions, cwd)
+        if cwd is not None:
+            failed = failed or _CHANGE_FOLDER(actions, cwd)
         for kind, *words in file_actions:
             failed = failed or _ADD[kind](actions, *words)
-        _check(failed)
+        if failed:  # without a call, as each rank takes this path; so below
+            _check(failed)
         attributes = _attributes(setsigdef, session)
         steps = [partial(_LIBC.posix_spawn, ctypes.byref(pid), path, actions, attributes, argv, env)]
         if arm is not None:
@@ -84,7 +87,7 @@ def posix_spawn(
         error, *others = map(operator.call, steps)
     finally:
         _LIBC.posix_spawn_file_actions_destroy(actions)
-    if error:  # without a call, as each rank takes this path
+    if error:
         _check(error)
     return pid.value, others[-1] if hold and _PIDFD_OPEN is not None else -1
 

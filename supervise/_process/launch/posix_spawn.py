@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 _TEXT = bytes.__basicsize__ - 1
 """Offset of the characters in a bytes object. The address of the object is its `id`."""
 _POINTER = struct.Struct("P")
-_FILE_SYSTEM = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
-"""The encoding of `os.fsencode`, which takes four calls for a text."""
 
 
 class Block(NamedTuple):
@@ -75,42 +73,38 @@ class SharedEnvironment:
 class ProgramEnvironment(Mapping[bytes, bytes]):
     """The environment of one program: shared variables, and its own, which replace shared ones."""
 
-    __slots__ = ("_own", "_shared")
+    __slots__ = ("own", "shared")
 
     def __init__(self, shared: SharedEnvironment, own: Mapping[str, str]) -> None:
         """Encode the own variables."""
-        self._shared = shared
-        self._own = _encoded(own)
+        self.shared = shared
+        self.own = _encoded(own)
 
     def __getitem__(self, name: bytes) -> bytes:
         """Return the value of a variable."""
-        found = self._own.get(name)
-        return self._shared.variables[name] if found is None else found
+        found = self.own.get(name)
+        return self.shared.variables[name] if found is None else found
 
     def __iter__(self) -> Iterator[bytes]:
         """Iterate over the names."""
-        return iter({**self._shared.variables, **self._own})
+        return iter({**self.shared.variables, **self.own})
 
     def __len__(self) -> int:
         """Return the number of variables."""
-        return len(self._shared.variables.keys() | self._own.keys())
-
-    def block(self) -> Block:
-        """Return the environment for C."""
-        return self._shared.with_own(self._own)
+        return len(self.shared.variables.keys() | self.own.keys())
 
 
 def _block_of(env: Mapping[bytes, bytes]) -> Block:
     """Return an environment for C."""
     if isinstance(env, ProgramEnvironment):
-        return env.block()
+        return env.shared.with_own(env.own)
     texts = _texts(env)
     return Block(_array(texts), (texts,))
 
 
 def _encoded(env: Mapping[str, str]) -> dict[bytes, bytes]:
     """Return an environment as the kernel takes it."""
-    return {name.encode(*_FILE_SYSTEM): value.encode(*_FILE_SYSTEM) for name, value in env.items()}
+    return {name.encode(*platform.FILE_SYSTEM): value.encode(*platform.FILE_SYSTEM) for name, value in env.items()}
 
 
 def _array(texts: list[bytes]) -> bytes:
@@ -123,7 +117,7 @@ def _array(texts: list[bytes]) -> bytes:
 
 def _word(text: str) -> bytes:
     """Return a text as bytes. Refuse a NUL, because C would end the text there."""
-    coded = text.encode(*_FILE_SYSTEM)
+    coded = text.encode(*platform.FILE_SYSTEM)
     if b"\0" in coded:
         raise ValueError("embedded null byte")
     return coded
@@ -149,6 +143,7 @@ if platform.GLIBC:
 CLOSE_FROM: int | None = getattr(os, "POSIX_SPAWN_CLOSEFROM", None) if glibc is None else glibc.CLOSE_FROM
 """File action that closes all descriptors from a number on. None if neither `glibc` nor Python (since 3.13) has it."""
 _BUILTIN: type = type(os.getpid)
+_NULL_DEVICE = os.devnull.encode()
 UNARMED = -2
 """The pidfd of a program whose lifeline the caller must arm."""
 _LIFELINE = 20
@@ -197,7 +192,9 @@ def spawn(
     Raises:
         OSError: The program could not be started; ``filename`` is the program or `cwd`.
     """
-    program, env = argv[0], _coded(env)
+    program = argv[0]
+    if not isinstance(env, ProgramEnvironment):
+        env = _coded(env)
     try:
         path = program if "/" in program else _found(program, env, cwd, found)
         replaced = _replaced()
@@ -323,7 +320,7 @@ def _actions(
     actions: list[tuple[Any, ...]] = [
         (os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(stdio) if source is not None
     ]
-    null = (os.POSIX_SPAWN_OPEN, 0, os.devnull.encode(), os.O_RDONLY, 0)
+    null = (os.POSIX_SPAWN_OPEN, 0, _NULL_DEVICE, os.O_RDONLY, 0)
     limit = os.sysconf("SC_OPEN_MAX")
     number = _LIFELINE if not 0 <= limit <= _LIFELINE else 3
     first = 3 + len(listen)
@@ -390,9 +387,7 @@ def find(program: str, env: Mapping[str, str] | Mapping[bytes, bytes], cwd: str 
 
 
 def _coded(env: Mapping[str, str] | Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
-    """Return an environment as bytes. The environment of a program is encoded already."""
-    if isinstance(env, ProgramEnvironment):
-        return env
+    """Return an environment as bytes."""
     if isinstance(next(iter(env), b""), bytes):
         return cast("Mapping[bytes, bytes]", env)
     return _encoded(cast("Mapping[str, str]", env))

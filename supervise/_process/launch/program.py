@@ -50,32 +50,34 @@ class Streams(NamedTuple):
 
         If the host's stream is closed, the worker gets the null device.
         """
-        out = append_to(self.stdout or _host_stream(sys.__stdout__, 1))
+        out = _open(self.stdout, sys.__stdout__, 1)
         try:
             if out is not None and self.stderr == self.stdout:
                 return out, clear_of_stdio(os.dup(out))
-            return out, append_to(self.stderr or _host_stream(sys.__stderr__, 2))
+            return out, _open(self.stderr, sys.__stderr__, 2)
         except BaseException:
             close(out)
             raise
 
 
-def _host_stream(stream: object, number: int) -> str:
-    """Return "" if descriptor `number` is the host's stream; otherwise the null device.
+def _open(path: str, stream: object, number: int) -> int | None:
+    """Open `path`, or the null device for "" if descriptor `number` is not the host's stream; otherwise return None.
 
     If the host's stream is closed, another file may have its number.
     """
-    try:
-        os.fstat(number)
-    except OSError:
-        return os.devnull
-    return os.devnull if stream is None else ""
-
-
-def append_to(path: str) -> int | None:
-    """Open `path` for a worker's output; return None for "". A new file is private to the user."""
     if not path:
-        return None
+        path = os.devnull
+        try:
+            os.fstat(number)
+        except OSError:
+            stream = None
+        if stream is not None:
+            return None
+    return append_to(path)
+
+
+def append_to(path: str) -> int:
+    """Open `path` for a worker's output. A new file is private to the user."""
     fd = clear_of_stdio(open_to_append(path))
     tell_reader(path, fd)
     return fd
@@ -172,18 +174,6 @@ class Gate:
         """Close the pipe. A shell that still waits at the gate exits."""
         lifeline.close_private(self._write)
         os.close(self.read_end)
-
-
-_NO_GATE = contextlib.nullcontext()
-
-
-def gate_if(wanted: bool) -> Gate | contextlib.nullcontext[None]:
-    """Return a new gate; if it is not `wanted`, a context whose value is None.
-
-    Raises:
-        OSError: There is no descriptor left.
-    """
-    return Gate() if wanted else _NO_GATE
 
 
 # Steps in a rank's process before its program runs. A shell executes the steps, then becomes the program
@@ -439,32 +429,38 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
         OSError: The program could not be started; no process is left.
         UnreapedError: The process was started, then killed because the host has no handle of it.
     """
-    env, cwd = how.env, how.cwd
     # If the kernel reaps, only a pidfd that was opened before the exit still gives the exit status
-    with gate_if(how.gate or dispositions.kernel_reaps()) as gate:
-        by_shell = gate is not None or how.enter is not None or how.listen
-        if by_shell or not (cwd is None or posix_spawn.CHANGES_FOLDER):
-            argv, env, cwd = becoming(argv, how, gated=gate is not None)
-        stdin = None if how.stdin is None else how.stdin.fd
-        out, err = how.streams.open()
-        try:
-            pid, pidfd = posix_spawn.spawn(
-                argv,
-                env,
-                (stdin if gate is None else gate.read_end, out, err),
-                (*pass_fds, read_end),
-                cwd=cwd,
-                arm=read_end,
-                hold=platform.PIDFD,
-                session=how.stdin is None or not how.stdin.foreground,
-                found=how.found,
-                listen=how.listen,
-            )
-            if pidfd == posix_spawn.UNARMED:
-                _arm(read_end, pid)
-            return hold(pid, pidfd=max(pidfd, -1))
-        finally:
-            close(out, err)
+    if how.gate or dispositions.kernel_reaps():
+        with Gate() as gate:
+            return _run(argv, how, read_end, pass_fds, gate)
+    return _run(argv, how, read_end, pass_fds, None)
+
+
+def _run(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: Sequence[int], gate: Gate | None) -> Child:
+    env, cwd = how.env, how.cwd
+    by_shell = gate is not None or how.enter is not None or how.listen
+    if by_shell or not (cwd is None or posix_spawn.CHANGES_FOLDER):
+        argv, env, cwd = becoming(argv, how, gated=gate is not None)
+    stdin = None if how.stdin is None else how.stdin.fd
+    out, err = how.streams.open()
+    try:
+        pid, pidfd = posix_spawn.spawn(
+            argv,
+            env,
+            (stdin if gate is None else gate.read_end, out, err),
+            (*pass_fds, read_end),
+            cwd=cwd,
+            arm=read_end,
+            hold=platform.PIDFD,
+            session=how.stdin is None or not how.stdin.foreground,
+            found=how.found,
+            listen=how.listen,
+        )
+        if pidfd == posix_spawn.UNARMED:
+            _arm(read_end, pid)
+        return hold(pid, pidfd=-1 if pidfd < 0 else pidfd)
+    finally:
+        close(out, err)
 
 
 def _arm(read_end: int, pid: int) -> None:

@@ -351,9 +351,9 @@ class Dump(OwnedFd):
             return f"every thread blocks signal {self.number}"
         self._before = found.blocking
         try:
-            os.ftruncate(self._fd, 0)
+            os.ftruncate(self.fd, 0)
         except OSError:  # the process has sealed the file
-            self._start = os.fstat(self._fd).st_size
+            self._start = os.fstat(self.fd).st_size
         return None
 
     def is_complete(self) -> bool:
@@ -362,11 +362,11 @@ class Dump(OwnedFd):
         if found is None:
             return True
         is_handled = not found.pending and found.blocking <= self._before  # a thread blocks the signal in its handler
-        return is_handled and os.fstat(self._fd).st_size > self._start
+        return is_handled and os.fstat(self.fd).st_size > self._start
 
     def read(self) -> list[ThreadStack]:
         """Return the threads in the dump, the main thread first; empty if there is none."""
-        text = os.pread(self._fd, _MOST_BYTES, self._start).decode("utf-8", "replace")
+        text = os.pread(self.fd, _MOST_BYTES, self._start).decode("utf-8", "replace")
         return parsed(text, self.pid)
 
 

@@ -154,8 +154,8 @@ class EventFile(OwnedFd):
         self._untold = 0
         self._directory = directory
         if directory is not None:
-            self._fd = open_to_append(os.path.join(directory, "events.jsonl"))
-            self.locked = recorded_run.lock(self._fd)
+            self.fd = open_to_append(os.path.join(directory, "events.jsonl"))
+            self.locked = recorded_run.lock(self.fd)
 
     def write_info(self, options: Options, *, run_id: str) -> None:
         """Write ``run.json``: what was started, when and where.
@@ -185,10 +185,10 @@ class EventFile(OwnedFd):
 
         A line about lost events precedes the next event that can be written.
         """
-        if self._fd < 0:
+        if self.fd < 0:
             return
         try:
-            if not os.fstat(self._fd).st_nlink:
+            if not os.fstat(self.fd).st_nlink:
                 path = os.path.join(self._directory or "", "events.jsonl")
                 raise FileNotFoundError(errno.ENOENT, "it was removed", path)
             if self._untold:
@@ -200,7 +200,7 @@ class EventFile(OwnedFd):
             self.lost, self._untold, self.error = self.lost + 1, self._untold + 1, error
 
     def _append(self, event: dict[str, Any], before: bytes = b"") -> None:
-        write_all(self._fd, before + json.dumps(event, default=str).encode() + b"\n")
+        write_all(self.fd, before + json.dumps(event, default=str).encode() + b"\n")
 
 
 def write_result(
