@@ -129,6 +129,16 @@ def test_t2_the_logs_of_another_user_change_no_terminal(supervise: Command):
     assert (shown.returncode, shown.stdout) == (0, "[role0]:red\n")
 
 
+def test_t9_the_logs_of_a_role_whose_name_no_encoding_has_are_shown(supervise: Command):
+    """Its name is half of a character, which JSON can hold."""
+    supervise.run("--run-id", "job", "echo", "line")
+    info = supervise.directory() / "run.json"
+    roles = [{"name": "\ud800", "count": 1, "program": ["echo"]}]
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"roles": roles}))
+    shown = supervise.supervise("logs", "job")
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, "[?0]:line\n", "")
+
+
 # Texts
 
 

@@ -418,7 +418,7 @@ def _plain(run: RecordedRun, found: argparse.Namespace, *, separated: bool) -> _
     @cache
     def prefix_of(rank: int) -> bytes:
         role, number = run.title(rank)
-        return console.prefix(f"[{role}{number}]:", rank).encode() if prefixes else b""
+        return console.prefix(f"[{role}{number}]:", rank).encode(errors="replace") if prefixes else b""
 
     def write(log: Log, at_s: float, within_s: float, lines: list[bytes]) -> None:
         if separated and lives.get(log.rank, 0) != log.attempt:
