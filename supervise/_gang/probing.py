@@ -232,25 +232,30 @@ class Probing:
 
     def _try(self) -> None:
         self.tries += 1
+        self._present = present = self._new_try()
         if self.thread is None:
-            self._present = present = self._new_try()
             self.thread = threading.Thread(target=self._run, args=(present,), name="supervise-probe", daemon=True)
             try:
                 platform.start_thread(self.thread, "a probe")
             except OSError as error:
                 present.excused = True
                 self._loop.post(self._ended, present, str(error.strerror))
-        late = partial(self._answered, self._present, f"none within {self._timeout_s:g} s")
+        late = partial(self._answered, present, f"none within {self._timeout_s:g} s")
         self._timer = self._loop.call_later(self._timeout_s, late)
 
     def _run(self, present: Try) -> None:
         self._loop.post(self._ended, present, present.run())
 
-    def _ended(self, present: Try, answer: str) -> None:
+    def _ended(self, ended: Try, answer: str) -> None:
         self.thread = None  # by this answer, not by `is_alive`: on a busy machine, the thread runs on for a while
-        self._answered(present, answer)
+        if self._present not in (ended, None) and self._timer is not None:  # a try was due before that of `ended` ended
+            self._timer.cancel()
+            self.tries -= 1
+            self._try()
+        else:
+            self._answered(ended, answer)
 
-    def _answered(self, present: Try | None, answer: str) -> None:
+    def _answered(self, present: Try, answer: str) -> None:
         """Handle an answer, unless it comes too late."""
         if present is not self._present or self._timer is None:
             return
@@ -258,7 +263,6 @@ class Probing:
         is_late = time.monotonic() > self._timer.due_s + LATE_NS / 1e9
         self._timer.cancel()
         self._present = None
-        if present is not None:
-            present.cancel()
-        self.answer, self.excused = answer, is_late or (present is not None and present.excused)
+        present.cancel()
+        self.answer, self.excused = answer, is_late or present.excused
         self._then(self)

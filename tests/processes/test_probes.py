@@ -448,9 +448,18 @@ def test_n14_a_lack_of_threads_or_descriptors_is_not_a_hang(tmp_path, port, monk
         assert gang.await_event("supervise.process.hung")["status"] == f"tcp:{port}: connection refused"
 
 
-def test_n14_a_host_that_did_not_run_blames_no_rank(tmp_path, port):
-    """As if it had been suspended during a try."""
+def test_n14_a_host_that_did_not_run_blames_no_rank(tmp_path, port, monkeypatch):
+    """As if it had been suspended during a try. The thread of that try ends when the next try is due long since."""
     events: SimpleQueue[dict[str, Any]] = SimpleQueue()
+    waitpid = os.waitpid
+
+    def waits_long(pid: int, options: int) -> tuple[int, int]:
+        found = waitpid(pid, options)
+        if found[1] and threading.current_thread().name == "supervise-probe":
+            threading.Event().wait(2.0)
+        return found
+
+    monkeypatch.setattr(os, "waitpid", waits_long)
 
     def sink(event: dict[str, Any]) -> None:
         events.put(event)
