@@ -251,6 +251,8 @@ def _check_addresses(parts: Iterable[RankSpec]) -> None:
                 raise SpecError(f"listen is not possible with start_method {part.start_method!r}, because {why}")
             for text in part.listen:
                 address = address_of(text)
+                if address[1:] == (0,):  # a free port, another one each time
+                    continue
                 if (owner := owners.setdefault(address, part.name)) != part.name:
                     raise SpecError(
                         f"listen: {text!r} is an address of role {owner!r}, too; give each address to one role, in a"

@@ -178,7 +178,7 @@ def test_options_take_roles(supervise: Command):
     options = parse(["--file", str(supervise.tmp_path / "gang.toml"), "--stdin", "db.1", "--local-ranks-filter", "web"])
     assert (options.stdin, options.ranks_shown) == (1, {2, 3})
     text = refused(supervise, "run", "--file", "gang.toml", "--exit-code-from", "web")
-    assert "argument --exit-code-from: 'web' is more than one rank; give one, such as 2\n" in text
+    assert "argument --exit-code-from: 'web' is more than one rank; give one, such as web.0\n" in text
     text = refused(supervise, "run", "--file", "gang.toml", "--stdin", "wb")
     assert "argument --stdin: 'wb' is not a rank or a role; " in text
     assert "; did you mean 'web'?" in text

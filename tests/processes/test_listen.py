@@ -256,6 +256,27 @@ def test_an_address_belongs_to_one_role(again: str, no_launch: None):
         start_processes("gang", roles=[role("a", "tcp:127.0.0.1:7"), role("b", again)])
 
 
+def test_each_port_zero_is_a_free_port_of_its_own(tmp_path: Path):
+    """Also twice in a role, and in two roles."""
+    listen = ["tcp:0", "tcp:0"]
+    roles = [
+        Role(
+            name=name,
+            entrypoint="sh",
+            args={0: ("-c", 'echo "$LISTEN_FDNAMES" > ' + name)},
+            listen=listen,
+            cwd=tmp_path,
+        )
+        for name in ("a", "b")
+    ]
+    gang = Supervisor.start(name="g", roles=roles)
+    gang.ask(Start())
+    gang.ask(Wait())
+    gang.stop()
+    ports = [port for name in ("a", "b") for port in (tmp_path / name).read_text().strip().split(":")]
+    assert len({int(port) for port in ports} - {0}) == 4
+
+
 def test_settings_of_a_wrong_kind_are_refused(no_launch: None):
     """A text in place of a list, and more sockets than there are numbers."""
     with pytest.raises(SpecError, match=r"^listen is 'tcp:1'; give a list of texts"):

@@ -407,7 +407,8 @@ def find_ranks(parser: argparse.ArgumentParser, found: argparse.Namespace, parts
 
     def rank(option: str, text: str, hosts: int = 1) -> int:
         if len(chosen := ranks(option, text, hosts)) > 1:
-            parser.error(f"argument {option}: {text!r} is more than one rank; give one, such as {min(chosen)}")
+            such = f"{text}.0" if text in [part.role for part in parts] else min(chosen)
+            parser.error(f"argument {option}: {text!r} is more than one rank; give one, such as {such}")
         return min(chosen)
 
     shown, code, stdin = found.local_ranks_filter, found.exit_code_from, found.stdin
