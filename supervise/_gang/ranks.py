@@ -14,7 +14,7 @@ from supervise._core.steps import TailsStarted
 from supervise._files import make_ready, no_room, size_of
 from supervise._gang.describe import EventEmitter, LogFailed, LogTrimmed
 from supervise._gang.rank_spec import held_by_rank
-from supervise._gang.worker import Deliver, Launch, Leave, LookForStop, Release, ReportStuck, Worker, recorded_ns
+from supervise._gang.worker import Deliver, Launch, LookForStop, Release, ReportStuck, Worker, recorded_ns
 from supervise._process.exits.leader import ExitSlots
 from supervise._process.launch import limits
 from supervise.errors import SpecError
@@ -136,7 +136,8 @@ class RankActors:
 
         Close the sockets, and each destination that has no Tail.
         """
-        self._dismiss_workers()
+        self._dismiss(self._workers)
+        self._workers = []
         if self._sockets is not None:
             self._sockets.close_all()
         self.abandon_tails()
@@ -177,8 +178,7 @@ class RankActors:
         earlier = self.log_paths(rank)
         attempt.renew(rank, life)
         self._begin_trimming(rank, earlier)
-        with contextlib.suppress(pykka.ActorDeadError):
-            self._workers[rank].tell(Leave())
+        self._dismiss([self._workers[rank]])
         if (outcome := self.slots.outcomes.pop(rank, None)) is not None:
             outcome.close()
         self._workers[rank] = self._new_worker(rank, life)
@@ -299,7 +299,8 @@ class RankActors:
         """Order the Workers to leave the registry, and release resources. The Tails have already ended. Idempotent."""
         if self._trimming is not None:
             self._trimming.end_all()
-        self._dismiss_workers()
+        self._dismiss(self._workers)
+        self._workers = []
         while self._joined:  # a Tail whose destination had failed did not take these readers
             for feed in self._joined.popitem()[1]:
                 feed.close()
@@ -309,13 +310,11 @@ class RankActors:
         if not self._tails:  # otherwise the Tails own the destinations
             self._attempt.release()
 
-    def _dismiss_workers(self) -> None:
-        workers, self._workers = self._workers, []
+    def _dismiss(self, workers: Iterable[Any]) -> None:
+        """Let Workers leave pykka's registry when they have handled the messages that they have."""
         for worker in workers:
-            try:  # noqa: SIM105 - a context manager would cost four calls for each rank
-                worker.tell(Leave())
-            except pykka.ActorDeadError:
-                pass
+            if (actor := worker.actor_inbox.actor) is not None:
+                self._loop.post(actor.leave)
 
 
 def _trimming(

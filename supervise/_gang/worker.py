@@ -62,10 +62,6 @@ class ReportStuck(Bare):
     """Report `WorkerUnkillable` if a process has survived SIGKILL for the whole bounded wait. Supervisor -> Worker."""
 
 
-class Leave(Bare):
-    """Leave the registry, because the gang has ended. Supervisor -> Worker."""
-
-
 # The time at which a rank recorded an exception, from its error file
 
 
@@ -185,8 +181,6 @@ class Worker(LoopActor):
                     self._release()
             case Release():
                 self._release()
-            case Leave():
-                self.leave()
             case LookForStop():
                 self._look_for_stop()
             case ReportStuck():
