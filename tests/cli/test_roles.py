@@ -78,7 +78,7 @@ def test_commands_take_roles_where_they_take_ranks(supervise: Command):
 def programs(supervise: Command) -> list[str]:
     """Return what the processes of the ranks that were started run by now."""
     texts = [path.read_text() for path in supervise.tmp_path.glob("runs/job_*/events.jsonl")]
-    events = [json.loads(line) for text in texts for line in text.splitlines()]
+    events = [json.loads(line) for text in texts for line in text.rpartition("\n")[0].splitlines()]
     pids = [event["pid"] for event in events if event["event"] == "supervise.process.started"]
     return [Path(f"/proc/{pid}/comm").read_text().strip() for pid in pids]
 
