@@ -281,6 +281,7 @@ def in_this_process(*words: str) -> tuple[int, str, str]:
     return code, texts[0], texts[1]
 
 
+@pytest.mark.timeout(4 * PATIENCE_S)  # it runs some thousand commands in this process, and machines are busy
 @pytest.mark.parametrize("file", ["run.json", "result.json", "events.jsonl"])
 def test_t9_absurd_values_in_the_files_of_a_run_end_no_command(
     supervise: Command, monkeypatch: pytest.MonkeyPatch, file: str

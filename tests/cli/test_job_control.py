@@ -25,7 +25,7 @@ for number in itertools.count():
     time.sleep(0.1)
 """
 READY = "echo ready; exec sleep 1000"  # a shell that starts another program is in the state D for a moment
-TICKS = "echo ready; trap 'echo usr1' USR1; while :; do sleep 0.05; done"
+TICKS = "trap 'echo usr1' USR1; echo ready; while :; do sleep 0.05; done"
 
 
 def until_suspended(pids: list[int]) -> None:

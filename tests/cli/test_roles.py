@@ -6,11 +6,13 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from supervise.cli.options.options import parse
 from tests.cli.command import Command, Started
+from tests.cli.test_run_commands import until
 
 UP = 'trap "echo usr1 $ROLE_NAME $ROLE_RANK" USR1; echo up; while :; do sleep 1000 & wait $!; done'
 
@@ -73,12 +75,22 @@ def test_commands_take_roles_where_they_take_ranks(supervise: Command):
         assert (row["role"], row["role_rank"]) == ("web", 1)
 
 
+def programs(supervise: Command) -> list[str]:
+    """Return what the processes of the ranks that were started run by now."""
+    texts = [path.read_text() for path in supervise.tmp_path.glob("runs/job_*/events.jsonl")]
+    events = [json.loads(line) for text in texts for line in text.rpartition("\n")[0].splitlines()]
+    pids = [event["pid"] for event in events if event["event"] == "supervise.process.started"]
+    return [Path(f"/proc/{pid}/comm").read_text().strip() for pid in pids]
+
+
 def test_the_stacks_of_a_hang_name_the_roles(supervise: Command):
     """On the console, and on the page."""
     gang_file(supervise, "strategy = 'one_for_one'", db="exec sleep 1000", web="exec sleep 1000")
     with (supervise.tmp_path / "gang.toml").open("a") as file:
-        file.write("\nready = 'exec:true'\nalive = 'exec:false'\nalive-interval = '50ms'\n")
+        file.write("\nready = 'exec:true'\nalive = 'exec:test ! -e hang'\nalive-interval = '50ms'\n")
     with supervise.started("--run-id", "job", "--file", "gang.toml", **supervise.patient_stacks()) as run:
+        until(lambda: programs(supervise) == ["sleep"] * 4)  # so that all have the same place in the kernel
+        (supervise.tmp_path / "hang").touch()
         line = run.hear_error("no Python frames")
         run.hear_error("stacks of all ranks")
         page = told(supervise, "report", "job", "-o", "-")

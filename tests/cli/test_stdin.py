@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,22 @@ DROPPED = "stdin has input, but no rank reads it; --stdin RANK or --stdin all pa
 
 
 def run(supervise: Command, *words: str, stdin=None, text: str | None = None, **env: str):
-    return subprocess.run(
-        [*SUPERVISE, "run", *words],
-        env=environment(supervise.tmp_path, **env),
-        cwd=supervise.tmp_path,
-        **({"input": text} if stdin is None else {"stdin": stdin}),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    with ExitStack() as stack:
+        if text is not None:  # before the start: a run whose ranks read nothing may be over before its input arrives
+            read, write = os.pipe()
+            stdin = stack.enter_context(os.fdopen(read))
+            with os.fdopen(write, "w") as end:
+                end.write(text)
+        return subprocess.run(
+            [*SUPERVISE, "run", *words],
+            env=environment(supervise.tmp_path, **env),
+            cwd=supervise.tmp_path,
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
 
 
 @pytest.fixture

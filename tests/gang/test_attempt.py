@@ -5,8 +5,10 @@ import dataclasses
 import fcntl
 import inspect
 import os
+import select
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -397,6 +399,13 @@ class Console:
         self.reader = os.fdopen(read, "rb")
         self.stream = os.fdopen(write, "w")
 
+    def await_full(self) -> None:
+        """Wait until a Tail has begun to write what the pipe does not hold: it has opened what it needs by then."""
+        deadline_s, pause = time.monotonic() + PATIENCE_S, threading.Event()
+        while select.select([], [self.stream], [], 0)[1]:
+            assert time.monotonic() < deadline_s
+            pause.wait(0.001)
+
     def close(self) -> None:
         self.reader.close()
         self.stream.close()
@@ -425,6 +434,8 @@ def test_lives_whose_console_takes_nothing_hold_no_more_descriptors(lives, tmp_p
         while not ranks._tails_ended:
             ranks.hear(steps.TailEnded)
         ranks.again(0, 4)
+    else:
+        console.await_full()
     before = open_descriptors()
     for life in range(5, 35):
         ranks.again(0, life)

@@ -65,6 +65,8 @@ class SimulatedHost:
         self.news: list[News] = []
         self.count = 0
         self.done: Any = None
+        """The callback of the poll that waits for news. The driver's loop sets it, and the test calls it."""
+        self._lock = threading.Lock()
         self.over = False
         self.seen: list[tuple[Any, ...]] = []
         """All calls: method and arguments."""
@@ -79,7 +81,8 @@ class SimulatedHost:
         elif self.trouble is not None:
             done(None, self.trouble)
         elif method == "news_after":
-            self.done = done
+            with self._lock:
+                self.done = done
             self.tell()
         elif method == "launch":
             self.engine.launched(self, args[0], done)
@@ -93,13 +96,23 @@ class SimulatedHost:
                 self.ends("stopped", (-15, -15))
 
     def tell(self, *news: tuple[Any, Any]) -> None:
-        for kind, what in news:
-            self.count += 1
-            self.news.append(News(self.count, kind, what))
-        if self.news and self.done is not None:
+        with self._lock:
+            for kind, what in news:
+                self.count += 1
+                self.news.append(News(self.count, kind, what))
+            if not self.news or self.done is None:
+                return
             done, self.done = self.done, None
             found, self.news = self.news, []
-            done(found, None)
+        done(found, None)
+
+    def dies(self, why: str = "it was killed by the test") -> None:
+        """End the poll that waits for news with the error of a dead host; each later call finds the host dead."""
+        with self._lock:
+            self.over = True
+            done, self.done = self.done, None
+        if done is not None:
+            done(None, HostDead(why))
 
     def ends(self, outcome: Any, codes: tuple[int, ...]) -> None:
         result = RunProcsResult(outcome=outcome)
@@ -568,8 +581,7 @@ def test_the_output_of_a_lost_host_ends_with_it(make: Any, engine: SimulatedEngi
     engine.hosts[1].tell(("stdout", b"half"))
     while not shown.out:
         gang.ask(Status(), timeout=PATIENCE_S)
-    engine.hosts[1].over = True
-    engine.hosts[1].done(None, HostDead("it was killed by the test"))
+    engine.hosts[1].dies()
     assert engine.stops(1) == [(0, "stop", None, None)]
     gang.ask(Status(), timeout=PATIENCE_S)  # behind the step that has asked for the stop
     assert shown.out == [(1, "stdout", b"half"), (1, "end", b"")]

@@ -244,11 +244,11 @@ def test_a_restart_begins_when_nothing_of_the_attempt_is_left(gangs: Any, tmp_pa
     gang.await_ready(ALL)
     with watched(first.values()) as before:
         gang.ask(Signal(sig=10, ranks=frozenset({3})))
-        second = attempt(gang, 1)
+        second = attempt(gang, 1, ready=True)
         assert before.alive() == set()
     with watched(second.values()) as before:
         gang.engine.hosts[0].kill()
-        third = attempt(gang, 2)
+        third = attempt(gang, 2, ready=True)
         assert before.alive() == set()
     with watched(third.values()) as before:
         engine.hosts[1].cut(lost_node())
@@ -284,11 +284,13 @@ def test_the_locks_find_a_restart_that_does_not_wait_for_the_lease(
     assert (tmp_path / "overlap").exists()
 
 
-def attempt(gang: Gang, number: int) -> dict[int, int]:
-    """Wait until an attempt has started; return its pids."""
+def attempt(gang: Gang, number: int, *, ready: bool = False) -> dict[int, int]:
+    """Wait until an attempt has started, and with `ready` until its ranks are ready; return its pids."""
     pids: dict[int, int] = gang.messages.until(
         lambda all_: [each.pids for each in all_ if isinstance(each, GangStarted)][number:][:1]
     )[0]
+    if ready:
+        gang.lines.until(lambda all_: sum("ready" in line for _, line in all_) == 4 * (number + 1))
     return pids
 
 

@@ -241,7 +241,7 @@ def test_subscribers_hear_of_the_start_each_exit_and_the_end(gangs: Any):
     gang = gangs("exit 0")
     pids = gang.start()
     result = gang.wait()
-    gang.messages.until(lambda all_: isinstance(all_[-1], GangFinished))
+    gang.messages.until(lambda all_: any(isinstance(each, GangFinished) for each in all_))
     said = gang.messages.all
     assert [each.pids for each in said if isinstance(each, GangStarted)] == [pids]
     exits = {each.local_rank: (each.pid, each.exitcode) for each in said if isinstance(each, WorkerExited)}

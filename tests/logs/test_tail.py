@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pykka
@@ -176,7 +177,8 @@ def test_l10_a_grandchild_that_keeps_writing_is_not_waited_for(bench, sink, logs
         yes.wait()
     shown = bytes(sink.data).replace(b"[r0]:", b"")
     assert len(shown) >= size - 71
-    assert paths[0].read_bytes().startswith(shown.removesuffix(b"\n"))
+    with paths[0].open("rb") as file:  # which has gigabytes by now if this process stood still
+        assert file.read(len(shown)).startswith(shown.removesuffix(b"\n"))
 
 
 def test_l5_memory_stays_bounded_while_the_console_is_slow(bench, sink, logs):
@@ -484,12 +486,11 @@ def test_idle_nothing_wakes(bench, sink, logs, inotify):
     sink.wait_for(b"line")
     assert ref.ask("flush", timeout=TIMEOUT_S) is None
     tail = ref._actor_weakref()
-    quiet = threading.Event()
-    for _ in range(100):  # the last look of the burst may still be due
-        if tail.actor_inbox.due_ns is None:
-            break
-        quiet.wait(0.01)
-    assert tail.actor_inbox.due_ns is None
+    pause, calm, deadline_s = threading.Event(), 0, time.monotonic() + TIMEOUT_S
+    while calm < 10:  # the last look of the burst may still be due; in the middle of a step, nothing is
+        assert time.monotonic() < deadline_s
+        calm = calm + 1 if tail.actor_inbox.due_ns is None else 0
+        pause.wait(0.01)
     assert not watching._hub._polled
 
 

@@ -377,7 +377,7 @@ def test_a_loop_whose_selector_was_closed_says_so_and_runs_what_was_posted(lost,
 
 def test_an_idle_loop_does_not_wake(lost, monkeypatch):
     """Nothing to do, and timers that are cancelled or far away: it blocks once and stays."""
-    timeouts, asleep = [], threading.Semaphore(0)
+    timeouts, asleep, posted = [], threading.Semaphore(0), threading.Event()
     loop = Loop("idle", lost=lost.put)
     loop.start()
     poll = loop._poll
@@ -389,11 +389,14 @@ def test_an_idle_loop_does_not_wake(lost, monkeypatch):
         return poll(timeout)
 
     def begin():
+        assert posted.wait(PATIENCE_S)
+        loop.poll()  # the wake-up of its own post, which may come late
         loop._poll = counting
         loop.call_later(3600, lambda: None)
         loop.call_later(0.001, lambda: None).cancel()
 
     loop.post(begin)
+    posted.set()
     assert asleep.acquire(timeout=PATIENCE_S)
     assert not asleep.acquire(timeout=0.3)
     assert timeouts[-1] == pytest.approx(3600, abs=10)

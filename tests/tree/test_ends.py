@@ -54,7 +54,7 @@ class Part(pykka.ThreadingActor):
     def on_stop(self):
         print(self.name, "stops", flush=True)
 
-gang = partial(Supervisor.start, name="gang", entrypoint="sh", args={0: ("-c", "echo $$; exec sleep 600")})
+gang = partial(Supervisor.start, name="gang", entrypoint="sh", args={0: ("-c", "exec sleep 600")})
 sub = partial(ActorSupervisor.start, name="sub", children=[ChildSpec(id="x", start=partial(Part.start, "x"))])
 specs = [ChildSpec(id="a", start=partial(Part.start, "a"), restart="permanent"), ChildSpec(id="gang", start=gang)]
 tree = ActorSupervisor.start(name="tree", children=[*specs, ChildSpec(id="sub", start=sub)])
@@ -86,7 +86,7 @@ def test_a_tree_below_is_stopped_in_its_turn_when_the_interpreter_exits():
 @pytest.mark.parametrize("own", ["start=gang)", "start=gang, shutdown_s=600.0)"])
 def test_a_gang_of_a_tree_has_five_seconds_when_the_interpreter_exits(own):
     """Its grace and the time of the child would be 600 s, and the trees have all the time they need."""
-    deaf = AT_EXIT.replace("echo $$; exec sleep 600", "trap '' TERM; echo $$; while :; do sleep 600; done")
+    deaf = AT_EXIT.replace("exec sleep 600", "trap '' TERM; while :; do sleep 600; done")
     patient = "from supervise._tree import lives\nlives._PATIENCE_S = 600.0\n"
     slow = deaf.replace('name="gang",', 'name="gang", grace=600.0,', 1).replace("start=gang)", own, 1)
     lines = _run(patient + slow)
