@@ -65,7 +65,7 @@ def test_reruns_of_pytest_rerunfailures_run_the_ranks_again(tmp_path):
                 file.write(f"{{os.getpid()}}\\n")
 
         @pytest.mark.flaky(reruns=2)
-        @pytest.mark.ranks(2)
+        @pytest.mark.ranks(2, grace_s=50)
         def test_flaky(rank, shared, tmp_path):
             seen = FOLDER / f"seen-{{rank}}"
             first = not seen.exists()
@@ -73,7 +73,7 @@ def test_reruns_of_pytest_rerunfailures_run_the_ranks_again(tmp_path):
             assert not first
 
         @pytest.mark.flaky(reruns=1)
-        @pytest.mark.ranks(2)
+        @pytest.mark.ranks(2, grace_s=50)
         def test_never(shared):
             assert 0
         """,

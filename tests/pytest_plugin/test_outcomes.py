@@ -65,32 +65,32 @@ TESTS = """
             threading.Event().wait()
         raise RuntimeError("the cause")
 
-    @pytest.mark.ranks(2)
+    @pytest.mark.ranks(2, grace_s=50)
     def test_skipped(rank):
         pytest.skip("not today")
 
-    @pytest.mark.ranks(3)
+    @pytest.mark.ranks(3, grace_s=50)
     def test_skipped_in_some(rank):
         if rank == 1:
             pytest.skip("not here")
 
     @pytest.mark.xfail(reason="known")
-    @pytest.mark.ranks(2)
+    @pytest.mark.ranks(2, grace_s=50)
     def test_expected(rank):
         assert rank
 
     @pytest.mark.xfail(strict=True)
-    @pytest.mark.ranks(2)
+    @pytest.mark.ranks(2, grace_s=50)
     def test_expected_strictly_in_one(rank):
         assert rank
 
     @pytest.mark.xfail(strict=True, reason="known")
-    @pytest.mark.ranks(2)
+    @pytest.mark.ranks(2, grace_s=50)
     def test_unexpected_strictly():
         pass
 
     @pytest.mark.xfail(reason="known")
-    @pytest.mark.ranks(2)
+    @pytest.mark.ranks(2, grace_s=50)
     def test_unexpected():
         pass
 
