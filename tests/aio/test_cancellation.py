@@ -203,11 +203,12 @@ async def leave_by_an_exception(gang, leaving):
         raise ValueError("mine")
 
 
-def test_a_cancellation_does_not_replace_an_exception_and_is_not_lost():
+def test_a_cancellation_does_not_replace_an_exception_and_is_not_lost(tmp_path):
     """It comes at the next await of the task."""
 
     async def main():
-        gang, leaving, reached = aio.Gang(**STUBBORN, grace=0.5), asyncio.Event(), []
+        settings = {"name": "patient", "entrypoint": patient, "args": {0: (str(tmp_path),)}, "ready": "notify"}
+        gang, leaving, reached = aio.Gang(**settings, grace=1000.0), asyncio.Event(), []
 
         async def outer():
             try:
@@ -218,8 +219,9 @@ def test_a_cancellation_does_not_replace_an_exception_and_is_not_lost():
 
         task = asyncio.ensure_future(outer())
         await leaving.wait()
-        await until_closing(gang._ref)
+        await until_exists(tmp_path / "told")
         task.cancel()
+        (tmp_path / "go").touch()
         await ended(task)
         assert reached
         assert task.cancelling() == 1

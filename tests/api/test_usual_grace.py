@@ -62,7 +62,7 @@ def test_s10_the_variable_bounds_the_stop_after_a_failure(tmp_path, monkeypatch)
                 assert context.wait().failures[1].exitcode == 3
             with pytest.raises(multiprocessing.ProcessExitedException, match="exit code 3"):
                 multiprocessing.spawn(work.run, ({0: deaf, 1: f"hear({ear.path!r}); sys.exit(3)"},), 2)
-        assert 0.9 < taken.seconds < 20
+        assert 0.9 < taken.seconds < 30  # the usual grace of the gang; PyTorch's processes would have none at all
     finally:
         ear.close()
 

@@ -108,7 +108,7 @@ CASES = {
     "hang": Case(
         work.hanging,
         failure(2, TERM),
-        settings={"watchdog": Watchdog(output_timeout_s=4.0, action="fail", stacks=False)},
+        settings={"watchdog": Watchdog(output_timeout_s=8.0, action="fail", stacks=False)},
     ),
     "simultaneous": Case(work.failing, {"outcome": "failed"}, ((0, 3), 5, FOLDER)),
     "close": Case(work.sleeping, STOPPED | {"codes": by_rank(TERM, TERM, TERM, TERM)}, act=close, until=each("ready")),

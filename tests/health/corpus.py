@@ -66,8 +66,11 @@ def _case(source: random.Random, how: str, tier: Any, pattern: Any) -> Case:
     return Case(how, tier, pattern, ranks, source.randrange(ranks), source.randrange(3, 10))
 
 
-def run(case: Case, folder: Path) -> Found:
-    """Run a case with ``action="fail"``; return what the watchdog made of it. `folder` is empty."""
+def run(case: Case, folder: Path, period_s: float = PERIOD_S) -> Found:
+    """Run a case with ``action="fail"``; return what the watchdog made of it. `folder` is empty.
+
+    A rank that stands still for a period, with its machine, is reported as well.
+    """
     events: SimpleQueue[dict[str, Any]] = SimpleQueue()
     words = (case.how, str(case.culprit), str(case.at), case.pattern, str(folder))
     env = {"WORLD_SIZE": str(case.ranks), "PYTHONPATH": ROOT, "PYTHONSAFEPATH": "1"}
@@ -83,20 +86,22 @@ def run(case: Case, folder: Path) -> Found:
             envs={rank: env | {"RANK": str(rank)} for rank in range(case.ranks)},
             logs_specs=DefaultLogsSpecs(str(folder / "logs"), redirects=Std.ALL),
             strategy="one_for_one" if case.pattern == "alone" else "one_for_all",
-            watchdog=Watchdog(**{f"{case.tier}_timeout_s": PERIOD_S}, action="fail"),
+            watchdog=Watchdog(**{f"{case.tier}_timeout_s": period_s}, action="fail"),
             event_sink=events.put,
         )
         try:
             supervisor.ask(Start(), timeout=PATIENCE_S)
-            longest_s = PATIENCE_S if case.how in SEEN else (1 + LONG_PERIODS) * PERIOD_S
-            return _found(supervisor, events, longest_s, together=case.pattern != "alone")
+            longest_s = PATIENCE_S if case.how in SEEN else (1 + LONG_PERIODS) * period_s
+            return _found(supervisor, events, period_s, longest_s, together=case.pattern != "alone")
         finally:
             supervisor.ask(Close(timeout=1.0), timeout=PATIENCE_S)
             supervisor.stop(timeout=PATIENCE_S)
             meeting.join(PATIENCE_S)
 
 
-def _found(supervisor: Any, events: "SimpleQueue[dict[str, Any]]", longest_s: float, *, together: bool) -> Found:
+def _found(
+    supervisor: Any, events: "SimpleQueue[dict[str, Any]]", period_s: float, longest_s: float, *, together: bool
+) -> Found:
     try:
         hung = _await(events, "supervise.process.hung", longest_s)
     except Empty:
@@ -107,7 +112,7 @@ def _found(supervisor: Any, events: "SimpleQueue[dict[str, Any]]", longest_s: fl
     signaled = _await(events, "supervise.process.signaled", PATIENCE_S)
     finished = _await(events, "supervise.gang.finished", PATIENCE_S)
     at_s = [event["monotonic_ns"] / 1e9 for event in (hung, signaled, finished)]
-    return Found(hung["local_rank"], hung["age_s"] - PERIOD_S, at_s[1] - at_s[0], at_s[2] - at_s[1])
+    return Found(hung["local_rank"], hung["age_s"] - period_s, at_s[1] - at_s[0], at_s[2] - at_s[1])
 
 
 def _await(events: "SimpleQueue[dict[str, Any]]", name: str, timeout_s: float) -> dict[str, Any]:

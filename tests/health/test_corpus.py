@@ -8,6 +8,8 @@ import pytest
 from tests.health.corpus import Case, cases, run
 from tests.health.hangs import SEEN, UNSEEN
 
+PERIOD_S = 5.0
+"""Longer than a process of a busy machine stands still."""
 SAMPLE = (
     Case("two_locks", "heartbeat", "barrier", 4, 2, 3),
     Case("loop_in_c", "output", "barrier", 2, 0, 3),
@@ -17,12 +19,12 @@ SAMPLE = (
 
 @pytest.mark.parametrize("case", SAMPLE, ids=lambda case: case.how)
 def test_w1_the_rank_at_fault_is_named(tmp_path, case):
-    assert run(case, tmp_path).named == case.culprit
+    assert run(case, tmp_path, PERIOD_S).named == case.culprit
 
 
 @pytest.mark.parametrize(("how", "tier"), [("livelock", "heartbeat"), ("says_that_it_stops", "output")])
 def test_w4_who_gives_signs_or_is_about_to_end_is_not_reported(tmp_path, how, tier):
-    assert run(Case(how, tier, "alone", 2, 1, 3), tmp_path).named is None
+    assert run(Case(how, tier, "alone", 2, 1, 3), tmp_path, PERIOD_S).named is None
 
 
 def test_the_corpus_has_at_least_sixty_cases_and_all_sizes():

@@ -55,7 +55,7 @@ TESTS = """
             assert rank_gather((rank, step)) == [(0, step), (1, step), (2, step)]
         assert rank_gather(bytes(10_000_000))[2] == bytes(10_000_000)
 
-    @pytest.mark.ranks(2)
+    @pytest.mark.ranks(2, grace_s=50)
     def test_pytest_fixtures(capsys, capfd, caplog, monkeypatch, rank):
         logging.getLogger().warning("from %d", rank)
         assert caplog.messages == [f"from {rank}"]
@@ -89,12 +89,13 @@ TESTS = """
         logging.getLogger().warning("from %d", rank)
 
     @pytest.mark.ranks(3, grace_s=1)
-    def test_late_rank(rank, rank_gather):
+    def test_late_rank(rank, rank_gather, gang_tmp_path):
         rank_gather()
         if rank == 1:
             threading.Event().wait()
-        else:
-            rank_gather(rank, timeout_s=2)
+        while not rank and not (gang_tmp_path.parent / "value-1-2").exists():  # rank 2 is not late
+            time.sleep(0.01)
+        rank_gather(rank, timeout_s=1000 if rank else 2)
 
     @pytest.mark.ranks(2)
     def test_early_rank(rank, rank_gather):
@@ -108,7 +109,7 @@ TESTS = """
     def test_no_ranks(rank):
         pass
 
-    @pytest.mark.ranks(2, start_method="spawn")
+    @pytest.mark.ranks(2, start_method="spawn", grace_s=50)
     def test_spawned(rank, rank_gather, tmp_path, shared):
         print("in a new interpreter")
         assert shared == os.getpid()
@@ -232,23 +233,23 @@ def test_the_failure_of_a_fixture_starts_in_the_frame_of_the_user(tmp_path):
         import pytest
         from fixtures import Odd, setup, shared, teardown
 
-        @pytest.mark.ranks(2)
+        @pytest.mark.ranks(2, grace_s=50)
         def test_setup(setup):
             pass
 
-        @pytest.mark.ranks(2, start_method="spawn")
+        @pytest.mark.ranks(2, start_method="spawn", grace_s=50)
         def test_spawned(shared):
             pass
 
-        @pytest.mark.ranks(2)
+        @pytest.mark.ranks(2, grace_s=50)
         def test_shared(shared):
             pass
 
-        @pytest.mark.ranks(2)
+        @pytest.mark.ranks(2, grace_s=50)
         def test_teardown(teardown):
             pass
 
-        @pytest.mark.ranks(2)
+        @pytest.mark.ranks(2, grace_s=50)
         def test_value(rank_gather):
             rank_gather(Odd())
         """,

@@ -18,7 +18,7 @@ def test_a_budget_bounds_the_ranks_of_all_workers(tmp_path):
         import pytest
 
         @pytest.mark.parametrize("number", range(4))
-        @pytest.mark.ranks([2, 3])
+        @pytest.mark.ranks([2, 3], grace_s=50)
         def test_it(number, rank, world_size, rank_gather):
             begin = time.monotonic()
             rank_gather()
@@ -65,7 +65,7 @@ def test_reruns_of_pytest_rerunfailures_run_the_ranks_again(tmp_path):
                 file.write(f"{{os.getpid()}}\\n")
 
         @pytest.mark.flaky(reruns=2)
-        @pytest.mark.ranks(2)
+        @pytest.mark.ranks(2, grace_s=50)
         def test_flaky(rank, shared, tmp_path):
             seen = FOLDER / f"seen-{{rank}}"
             first = not seen.exists()
@@ -73,7 +73,7 @@ def test_reruns_of_pytest_rerunfailures_run_the_ranks_again(tmp_path):
             assert not first
 
         @pytest.mark.flaky(reruns=1)
-        @pytest.mark.ranks(2)
+        @pytest.mark.ranks(2, grace_s=50)
         def test_never(shared):
             assert 0
         """,
@@ -94,7 +94,7 @@ def test_junit_has_the_failure_and_exitfirst_ends_the_run(tmp_path):
         import random
         import pytest
 
-        @pytest.mark.ranks(2)
+        @pytest.mark.ranks(2, grace_s=50)
         def test_first(rank, rank_gather, record_property):
             assert len(set(rank_gather(random.random()))) == 1
             record_property("size", 2)
@@ -125,7 +125,7 @@ def test_without_capture_the_output_comes_at_once_with_its_rank(tmp_path):
         test_it="""
         import pytest
 
-        @pytest.mark.ranks(2)
+        @pytest.mark.ranks(2, grace_s=50)
         def test_it(rank):
             print("hello")
             assert rank == 5
@@ -208,7 +208,7 @@ def test_the_health_check_of_hypothesis_speaks(tmp_path):
             assert rank_gather(number) == [number] * 2
 
         class TestMethod:
-            @pytest.mark.ranks(2)
+            @pytest.mark.ranks(2, grace_s=50)
             @settings(deadline=None, max_examples=5, verbosity=Verbosity.verbose)
             @given(number=INTEGERS)
             def test_method(self, number):

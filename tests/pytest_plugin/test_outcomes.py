@@ -65,32 +65,32 @@ TESTS = """
             threading.Event().wait()
         raise RuntimeError("the cause")
 
-    @pytest.mark.ranks(2)
+    @pytest.mark.ranks(2, grace_s=50)
     def test_skipped(rank):
         pytest.skip("not today")
 
-    @pytest.mark.ranks(3)
+    @pytest.mark.ranks(3, grace_s=50)
     def test_skipped_in_some(rank):
         if rank == 1:
             pytest.skip("not here")
 
     @pytest.mark.xfail(reason="known")
-    @pytest.mark.ranks(2)
+    @pytest.mark.ranks(2, grace_s=50)
     def test_expected(rank):
         assert rank
 
     @pytest.mark.xfail(strict=True)
-    @pytest.mark.ranks(2)
+    @pytest.mark.ranks(2, grace_s=50)
     def test_expected_strictly_in_one(rank):
         assert rank
 
     @pytest.mark.xfail(strict=True, reason="known")
-    @pytest.mark.ranks(2)
+    @pytest.mark.ranks(2, grace_s=50)
     def test_unexpected_strictly():
         pass
 
     @pytest.mark.xfail(reason="known")
-    @pytest.mark.ranks(2)
+    @pytest.mark.ranks(2, grace_s=50)
     def test_unexpected():
         pass
 
@@ -381,7 +381,7 @@ def test_an_exit_of_several_ranks_names_those_of_the_first(tmp_path):
         test_it="""
         import pytest
 
-        @pytest.mark.ranks(3)
+        @pytest.mark.ranks(3, grace_s=50)
         def test_exit(rank, rank_gather):
             if rank == 0:
                 with pytest.raises(Exception, match="ended"):
@@ -405,7 +405,7 @@ def test_what_is_kept_of_long_tests_noisy_ranks_and_their_children(tmp_path):
 
         @pytest.mark.ranks(2, grace_s=0)
         def test_long(rank, rank_gather):
-            threading.Event().wait(4)
+            threading.Event().wait(8)
             rank_gather()
             if not rank:
                 threading.Event().wait(1)

@@ -141,7 +141,7 @@ def test_a_restart_of_all_ranks_is_an_incident(supervise: Command) -> None:
 
 def test_a_hang_has_its_stacks(supervise: Command, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(HANGS)
-    words = ("-n", "2", "--run-id", "job", "--heartbeat-timeout", "2", "--on-hang", "fail", "program.py")
+    words = ("-n", "2", "--run-id", "job", "--heartbeat-timeout", "6", "--on-hang", "fail", "program.py")
     assert supervise.run(*words, **supervise.patient_stacks()).returncode != 0
     page = page_of(supervise, "job")
     assert "rank 1 hung: no heartbeat for" in page.text
