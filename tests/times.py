@@ -126,8 +126,14 @@ def reloads_may_begin_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stacks_may_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report of a hang waits ten seconds for the stacks: a test may take as long as the usual time."""
+    """Stacks are collected for 9 s, the report of a hang waits 10 s for them, and 5 s for their file.
+
+    A machine may stand still for the usual times.
+    """
+    for name in [*STEPS.values(), "LONGEST_S"]:
+        monkeypatch.setattr(f"supervise._process.stacks.gather.{name}", 9.0)
     monkeypatch.setattr("supervise._gang.health._LONGEST_S", 10.0)
+    monkeypatch.setattr("supervise._gang.health._WRITE_S", 5.0)
 
 
 @pytest.fixture

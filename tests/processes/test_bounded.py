@@ -206,9 +206,28 @@ sys.exit(main())
 """A command that waits so long for a reader of its stderr that a test notices if the stop of a gang waits, too."""
 
 
+TELLS = """
+import signal
+from supervise.cli.run.console import Console
+flush, install = Console._flush, signal.signal
+def tell(text):
+    with open(EAR, "w") as ear:
+        ear.write(text + "\\n")
+def flush_and_tell(console, patience_s):
+    if patience_s:
+        tell("waits")
+    flush(console, patience_s)
+def install_and_tell(sig, handler):
+    told = callable(handler) and sig == signal.SIGINT
+    return install(sig, (lambda *given: (handler(*given), tell("interrupted"))) if told else handler)
+Console._flush, signal.signal = flush_and_tell, install_and_tell
+"""
+"""Source that lets a command say that it begins to wait for a reader, and that a signal has come."""
+
+
 def test_a_command_whose_stdout_and_stderr_are_stuck_stops_the_others_at_once(tmp_path, stuck):
     """What it shows and what it says itself go nowhere; the run goes on as if they did, and its files tell."""
-    ear = Fifo(tmp_path / "ear")
+    ear, told = Fifo(tmp_path / "ear"), Fifo(tmp_path / "told")
     rank = (
         "import os, signal, sys\n"
         "print('x' * 100_000, flush=True)\n"
@@ -219,7 +238,7 @@ def test_a_command_whose_stdout_and_stderr_are_stuck_stops_the_others_at_once(tm
     logs = tmp_path / "logs"
     words = ["run", "-n", "3", "--log-dir", str(logs), sys.executable, "-c", rank]
     process = subprocess.Popen(
-        [sys.executable, "-c", PATIENT, *words],
+        [sys.executable, "-c", TELLS.replace("EAR", repr(told.path)) + PATIENT, *words],
         env=environment(tmp_path),
         stdin=subprocess.DEVNULL,
         stdout=stuck[1],
@@ -243,7 +262,9 @@ def test_a_command_whose_stdout_and_stderr_are_stuck_stops_the_others_at_once(tm
         assert (stop["reason"], first["exit_signal"]) == ("peer_failed", "SIGKILL")
         assert abs(stop["monotonic_ns"] - first["monotonic_ns"]) < 12e9
         process.send_signal(signal.SIGINT)  # who ends it need not read it first
-        with pytest.raises(subprocess.TimeoutExpired):
+        while told.hear() != "interrupted":
+            pass
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.5)  # a signal that comes sooner may be the same one once more
         process.send_signal(signal.SIGINT)
         assert process.wait(40) != 0
@@ -251,6 +272,35 @@ def test_a_command_whose_stdout_and_stderr_are_stuck_stops_the_others_at_once(tm
         process.kill()
         process.wait()
         ear.close()
+        told.close()
+
+
+def test_a_second_signal_counts_although_the_command_waits_for_a_reader_of_its_stderr_meanwhile(tmp_path, stuck):
+    """Both are taken when the wait is over, and the second is known by the time at which it came."""
+    ear = Fifo(tmp_path / "ear")
+    rank = f"trap '' INT; echo deaf > {ear.path}; while :; do sleep 1000; done"
+    words = ["run", "-v", "--shutdown-timeout", "1000", "--log-dir", str(tmp_path / "logs"), "sh", "-c", rank]
+    process = subprocess.Popen(
+        [sys.executable, "-c", TELLS.replace("EAR", repr(ear.path)) + PATIENT.replace("15.0", "5.0"), *words],
+        env=environment(tmp_path),
+        stdin=subprocess.DEVNULL,
+        stderr=stuck[1],
+    )
+    try:
+        assert sorted(ear.hear() for _ in range(2)) == ["deaf", "waits"]
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            assert ear.hear() == "interrupted"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.5)  # a signal that comes sooner may be the same one once more
+        assert process.wait(40) != 0
+    finally:
+        process.kill()
+        process.wait()
+        ear.close()
+    [file] = tmp_path.glob("logs/*/events.jsonl")
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [e["signal"] for e in events if e["event"] == "supervise.process.signaled"][-1] == "SIGKILL"
 
 
 def test_what_the_library_logs_in_the_gangs_thread_is_never_waited_for_there(stuck, patient_console):

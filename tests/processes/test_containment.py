@@ -77,7 +77,8 @@ def test_s4_daemons_are_gone_after_close(tmp_path, kind, daemon, containment):
     """They left session and group; those of a running rank and of one that has ended, and no stranger."""
     sources = [DAEMONS[daemon] + OBEDIENT, DAEMONS[daemon]]
     # At the end of the grace, a control group is killed at once; so the grace is longer than a scan on a busy machine
-    with stranger(), faulty(tmp_path, kind, sources, grace=4.0, containment=containment) as gang:
+    grace = 8.0 if daemon == "deaf" else PATIENCE_S
+    with stranger(), faulty(tmp_path, kind, sources, grace=grace, containment=containment) as gang:
         heard = pids_of(gang.hear(3))
         daemons = sorted(set(heard) - {gang.pids[0]})
         assert len(daemons) == 2

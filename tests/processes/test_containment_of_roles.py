@@ -181,7 +181,7 @@ def test_k1_ranks_of_all_roles_die_with_a_killed_host(tmp_path, kind, kinds):
         ):
             assert host.hear() == "runs"
             host.kill()
-            assert watch.survivors(5.0) == set()
+            assert watch.survivors() == set()
     finally:
         ear.close()
     if "cgroup" in kinds:

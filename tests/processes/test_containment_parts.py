@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -106,10 +107,13 @@ def sweep() -> Iterator[Callable[..., Swept]]:
     loop = Loop("test-sweep", lost=print)
     loop.start()
 
-    def run(contained: Contained, *, timeout_s: float = PATIENCE_S, end: bool = True) -> Swept:
+    def run(contained: Contained, *, end: bool = True, hurried: Callable[[], object] | None = None) -> Swept:
         done: SimpleQueue[Swept] = SimpleQueue()
-        swept = Sweep(loop, contained, end=end, timeout_s=timeout_s, skip=(), done=done.put)
+        swept = Sweep(loop, contained, end=end, timeout_s=PATIENCE_S, skip=(), done=done.put)
         loop.post(swept.begin)
+        if hurried is not None:
+            hurried()
+            loop.post(swept.hurry, 0.1)
         message = done.get(timeout=PATIENCE_S)
         ended: SimpleQueue[None] = SimpleQueue()
         loop.post(ended.put, None)
@@ -179,7 +183,7 @@ def test_a_forked_rank_and_what_it_forks_are_known_by_their_file():
 @both_ways
 def test_who_dies_at_once_was_not_left_behind(monkeypatch):
     """A lifeline may have killed it just before the look."""
-    monkeypatch.setattr(containments, "DYING_S", 1.0)  # a busy machine takes more than the usual time to kill
+    monkeypatch.setattr(containments, "DYING_S", PATIENCE_S)  # a busy machine takes more than the usual time to kill
     contained = Contained("group", "a")
     real = Escaped.alive
 
@@ -336,15 +340,21 @@ def test_s7_a_number_reused_during_the_look_is_a_stranger(breaking):
 @both_ways
 @pytest.mark.parametrize("kind", ["sweep", "cgroup"])
 @pytest.mark.parametrize("script", [WAITS, DEAF, SUCCEEDED], ids=["obedient", "deaf", "succeeded"])
-def test_what_is_found_is_ended(sweep, kind, script):
-    """Politely, by SIGKILL after the time given, and also what it starts meanwhile."""
+def test_what_is_found_is_ended(sweep, monkeypatch, kind, script):
+    """Politely, by SIGKILL after the time given, and also what it starts meanwhile.
+
+    The time begins when it was found: a control group is killed at the end of the time, also if nobody has looked yet.
+    """
     if kind == "cgroup":
         need_cgroup()
     contained = Contained(kind, "a", forked=False)
     if (enter := contained.enter(1)) is not None:
         script = f"echo 0 > {enter}; {script}"
+    asked: SimpleQueue[int] = SimpleQueue()
+    real = Escaped.send
+    monkeypatch.setattr(Escaped, "send", lambda self, sig: (asked.put(sig), real(self, sig))[1])
     with running(script, contained.env(1)) as pid:
-        swept = sweep(contained, timeout_s=0.5 if "trap ''" in script else 5.0)
+        swept = sweep(contained, hurried=partial(asked.get, timeout=PATIENCE_S) if "trap ''" in script else None)
         assert swept.ended
         assert pid in swept.leaked[1]
         assert set(swept.leaked) == {1}

@@ -162,9 +162,9 @@ def test_l4_a_progress_bar_is_whole_lines_few_of_them_and_its_last_state(tmp_pat
     """Each state shown is a prefixed line, at most one in 100 ms, and the file has every byte of it."""
     other = "wait_for_word()\nfor i in range(500): os.write(1, b'line %d\\n' % i)"
     with hosted(tmp_path, kind, [BAR, other], console=console, tee=1) as host:
+        begun = os.times().elapsed  # before the first state is written
         assert host.hear() == "ready"
         host.tell(1)
-        begun = os.times().elapsed
         assert host.hear() == "shown"
         host.out.until(b"[w0]: 2%\n")  # due at the latest after 100 ms, without a newline
         took_s = os.times().elapsed - begun

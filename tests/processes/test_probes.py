@@ -25,6 +25,7 @@ from tests.ports import free_port
 from tests.processes import work
 from tests.processes.gangs import Gang, each_kind, launched, prepared
 from tests.processes.hosts import ROOT
+from tests.processes.test_stacks import await_suspended
 
 OBEYS = """
 import http.server, socket, threading, time
@@ -384,12 +385,14 @@ def test_n14_a_hang_may_be_a_failure_that_restarts_the_rank(tmp_path, port):
 
 def test_n14_a_suspended_rank_does_not_count_as_hung(tmp_path, port):
     """A person may have suspended it for a debugger. When it goes on, its failures count from then on."""
-    settings = alive("exec:sh -c 'echo >> tries; exit 1'", alive_failures=5)
+    settings = alive("exec:sh -c 'test ! -e bad && exit; echo >> tries; exit 1'", alive_failures=5)
     with begun(tmp_path, port, **settings) as (gang, reply):
         do(gang, "listen()")
         reply.get(timeout=PATIENCE_S)
         pid = gang.pids[0]
         os.kill(pid, signal.SIGSTOP)
+        await_suspended(pid)
+        (tmp_path / "bad").touch()
         until_tried(tmp_path / "tries", 5)
         suspended_s = time.monotonic()
         until_tried(tmp_path / "tries", 10)

@@ -29,7 +29,7 @@ from supervise import (
 )
 from supervise.testing import EventRecorder, Recorder
 from tests.patience import PATIENCE_S
-from tests.processes.gangs import each_kind, faulty
+from tests.processes.gangs import each_kind, faulty, prepared
 from tests.processes.work import BLOCK
 
 AT_ONCE = RestartPolicy(max_restarts=3, backoff=0.0)
@@ -42,9 +42,9 @@ def test_a_gang_that_fails_twice_succeeds_the_third_time_as_one_gang(tmp_path, k
     """Attempts count up in the environment and the folders; one terminal message ends the whole."""
     flaky = f"{ATTEMPT}print('attempt', attempt)\nif attempt < 2: sys.exit(3)\nvalue = attempt"
     steady = f"{ATTEMPT}value = attempt\nif attempt < 2: {BLOCK}"
-    with Recorder() as recorder, faulty(tmp_path, kind, [flaky, steady], restart_policy=AT_ONCE) as gang:
+    with Recorder() as recorder, prepared(tmp_path, kind, [flaky, steady], restart_policy=AT_ONCE) as gang:
         gang.ask(Subscribe(ref=recorder.ref))
-        result = gang.wait()
+        result = gang.start().wait()
         gang.close()
         recorder.wait_for(GangFinished)
         told = recorder.messages

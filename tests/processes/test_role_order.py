@@ -64,6 +64,8 @@ def test_r10_a_role_waits_only_for_those_that_it_needs(tmp_path):
     with launched(tmp_path, None, dict.fromkeys(range(4), ()), roles=roles) as gang:
         start = gang.supervisor.ask(Start(), block=False)
         assert sorted(gang.hear(2)) == ["lone runs", "store runs"]
+        for _ in range(2):  # they may have spoken before supervise knows of them
+            gang.await_event("supervise.process.started")
         assert set(gang.pids) == {1, 3}
         gang.tell(3, "ready")
         assert sorted(gang.hear(2)) == ["web runs", "worker runs"]

@@ -132,6 +132,7 @@ def test_r10_a_role_waits_until_the_one_before_it_has_reported_that_it_is_ready(
     with launched(tmp_path, None, {0: (), 1: ()}, roles=roles) as gang:
         start = gang.supervisor.ask(Start(), block=False)
         assert gang.hear() == ["store runs"]
+        gang.await_event("supervise.process.started", local_rank=0)  # it may have spoken before supervise knows of it
         assert set(gang.pids) == {0}
         gang.tell(0, "ready")
         assert gang.hear() == ["job runs"]

@@ -24,7 +24,7 @@ STRESS = {"ENOSYS": [pytest.mark.stress], "EACCES": [pytest.mark.stress]}
 RUN = [sys.executable, "-m", "supervise", "run", "--log-dir", "{folder}/run"]
 
 GANGS = """
-import os, signal, sys
+import os, pathlib, signal, sys, time
 sys.path.insert(0, {root!r})
 from supervise import *
 
@@ -40,6 +40,8 @@ def main():
         name="g", entrypoint="sh", args={{0: ("-c", source), 1: ("-c", source)}}, logs_specs=specs, log_max_bytes=65536,
     )
     pids = gang.ask(Start())
+    while sum(path.read_text() == "shown\\n" for path in pathlib.Path({folder!r}).rglob("stdout.log")) < 2:
+        time.sleep(0.01)
     assert gang.ask(Signal(sig=signal.SIGCONT)) == {{0, 1}}
     gang.ask(Stacks())
     os.kill(pids[0], signal.SIGKILL)

@@ -35,8 +35,10 @@ def py_spy_starts(monkeypatch):
 
 
 @pytest.fixture
-def blocked(tmp_path, py_spy, py_spy_starts):
+def blocked(tmp_path, py_spy, py_spy_starts, collecting_takes):
     """A running gang of one rank. The start of py-spy blocks until `answers` is set."""
+    collecting_takes("kernel", PATIENCE_S)
+    collecting_takes("py-spy", PATIENCE_S)
     begun, answers = threading.Event(), threading.Event()
 
     def start(*args, **kwargs):
@@ -94,7 +96,7 @@ def test_a_run_that_leaves_its_pipes_open_is_given_up(tmp_path):
     said = SimpleQueue()
 
     def run():
-        said.put(PySpy(str(program)).threads_of(os.getpid(), time.monotonic() + 1.0))
+        said.put(PySpy(str(program)).threads_of(os.getpid(), time.monotonic() + 3.0))
 
     thread = threading.Thread(target=run)
     thread.start()

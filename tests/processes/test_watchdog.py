@@ -61,8 +61,8 @@ SILENT = r"hung: no heartbeat for \d+\.\d s"
 
 
 @pytest.fixture
-def no_py_spy(py_spy):
-    """Every rank writes its stacks itself."""
+def no_py_spy(py_spy, stacks_may_come_late):
+    """Every rank writes its stacks itself, on a machine that may stand still."""
     py_spy(None)
 
 
@@ -72,7 +72,7 @@ def beat(gang, rank, word):
 
 
 @each_kind
-def test_w1_the_rank_with_the_lowest_step_is_reported_and_nobody_is_stopped(tmp_path, kind):
+def test_w1_the_rank_with_the_lowest_step_is_reported_and_nobody_is_stopped(tmp_path, kind, stacks_may_come_late):
     with faulty(tmp_path, kind, [BEATS] * 3, watchdog=Watchdog(PERIOD_S)) as gang, Recorder() as recorder:
         gang.ask(Subscribe(ref=recorder.ref))
         gang.hear(3)
@@ -323,10 +323,14 @@ def test_w4_a_rank_whose_socket_a_stranger_floods_is_left_alone(tmp_path):
     flood = "\nwhile True: end.sendto(b'x', address)"
     with faulty(tmp_path, "binary", [source] * 2, watchdog=Watchdog(PERIOD_S), strategy="one_for_one") as gang:
         (address,) = (word[1:] for word in gang.hear(4) if word.startswith("0@"))
-        beat(gang, 0, 1)
         begin = f"import socket\nend = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\naddress = {address!r}"
-        begin = begin.replace("'@", "'\\0")
-        with subprocess.Popen([sys.executable, "-S", "-c", begin + flood]) as stranger:
+        begin = begin.replace("'@", "'\\0") + "\nprint('ready', flush=True)\ninput()"
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen([sys.executable, "-S", "-c", begin + flood], **pipes) as stranger:
+            assert stranger.stdout.readline() == "ready\n"
+            beat(gang, 0, 1)
+            stranger.stdin.write("go\n")
+            stranger.stdin.flush()
             for step in (1, 2):
                 beat(gang, 1, step)
                 assert gang.await_event("supervise.process.hung")["local_rank"] == 1
@@ -382,7 +386,7 @@ def test_w6_a_watchdog_leaves_no_thread_and_no_socket(tmp_path):
             gang.close()
 
 
-def test_w6_each_gang_has_its_own_file_of_stacks_in_a_shared_folder(tmp_path):
+def test_w6_each_gang_has_its_own_file_of_stacks_in_a_shared_folder(tmp_path, stacks_may_come_late):
     """Only this user may read it. Without the folder, the event names no file."""
     logs = DefaultLogsSpecs(str(tmp_path / "logs"))
     paths = []

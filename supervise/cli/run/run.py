@@ -272,7 +272,7 @@ class _Run:
                 self._stopped_s = time.monotonic()
                 self._progress.command_stops(item.sig, item.timeout_s)
             elif isinstance(item, Signals):
-                self._signal(item)
+                self._signal(item, self._inbox.arrival_s(item))
             else:
                 self._process(item)
 
@@ -284,7 +284,7 @@ class _Run:
         self._progress.take(event)
         if (sig := self._jobs.typed(event)) is not None and self._story.user_signal is None:
             self._story.interrupted = event["local_rank"]
-            self._signal(sig)
+            self._signal(sig, time.monotonic())
         if self._options.halt_on_broken_pipe and has_no_reader(event):
             self._halt()
 
@@ -294,17 +294,17 @@ class _Run:
             self._story.halted = True
             self._ask(say.Close())
 
-    def _signal(self, sig: Signals) -> None:
+    def _signal(self, sig: Signals, at_s: float) -> None:
         if sig in _PASSED_ON and sig not in self._options.stopping_signals:
             self._to_pass_on.append(sig)
             self._pass_on()
         elif sig == SIGTSTP:
             self._jobs.suspend(sig)
         elif self._story.user_signal is None:
-            self._stopped_s = time.monotonic()  # before the announcement: a signal after it is a second one
+            self._stopped_s = at_s  # before the announcement: a signal after it is a second one
             self._progress.user_stops(sig)
             self._ask(say.Close(death_sig=self._options.stop_signal or sig))
-        elif not self._story.killed and means_now(sig, self._story.user_signal, time.monotonic() - self._stopped_s):
+        elif not self._story.killed and means_now(sig, self._story.user_signal, at_s - self._stopped_s):
             self._progress.user_kills(sig)
             self._ask(say.Close(death_sig=SIGKILL, timeout=0))
 

@@ -7,6 +7,7 @@ import os
 import queue
 import select
 import signal
+import time
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ _Message = TypeVar("_Message")
 class SignalInbox(Generic[_Message]):
     """A queue of signals and messages behind one file descriptor. Created and read on the main thread.
 
-    The signal handlers do nothing: the interpreter writes the signal's number to the wake-up pipe, on the thread that
-    the kernel chose. So no handler can raise an exception between two bytecodes.
+    The signal handlers only note the time: the interpreter writes the signal's number to the wake-up pipe, on the
+    thread that the kernel chose. So no handler can raise an exception between two bytecodes.
     """
 
     def __init__(self, signals: Iterable[signal.Signals], *, restore: bool) -> None:
@@ -37,6 +38,9 @@ class SignalInbox(Generic[_Message]):
         self._restore = restore
         self._before: dict[signal.Signals, Any] = {}
         self._queue: queue.SimpleQueue[_Message] = queue.SimpleQueue()
+        self._noted: list[tuple[int, float]] = []
+        """Number and monotonic time of each signal that was handled since the last `take`."""
+        self._arrivals: dict[int, list[float]] = {}
 
     def __enter__(self) -> Self:
         self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -45,7 +49,7 @@ class SignalInbox(Generic[_Message]):
         self._earlier_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for sig in self._signals:
             if (before := signal.getsignal(sig)) != signal.SIG_IGN:
-                signal.signal(sig, _nothing)
+                signal.signal(sig, self._note)
                 self._before[sig] = before
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)  # the starter of this process may have blocked them
         return self
@@ -86,12 +90,26 @@ class SignalInbox(Generic[_Message]):
         received: list[signal.Signals | _Message] = []
         with contextlib.suppress(BlockingIOError):
             received += [signal.Signals(number) for number in os.read(self._read, 65536) if number]
+        noted, self._noted = self._noted, []  # after the read: what was read has been handled
+        self._arrivals = {}
+        for number, at_s in noted:
+            self._arrivals.setdefault(number, []).append(at_s)
         while True:
             try:
                 received.append(self._queue.get_nowait())
             except queue.Empty:
                 return received
 
+    def arrival_s(self, sig: signal.Signals) -> float:
+        """Return the monotonic time at which a signal arrived, in their order for the signals of the last `take`.
 
-def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: the interpreter has written the number to the pipe."""
+        The main thread may take a signal late, for example because it has written to a stderr that blocked.
+        """
+        times = self._arrivals.get(sig, [])
+        if not times:
+            return time.monotonic()
+        return times.pop(0) if len(times) > 1 else times[0]  # the interpreter may handle several at once
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        """Note the time. The interpreter has written the number to the pipe."""
+        self._noted.append((number, time.monotonic()))
