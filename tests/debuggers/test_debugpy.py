@@ -146,3 +146,23 @@ print(len(seen), result.failures[0].exitcode)
     mask, descriptors, folder, last = done.stdout.splitlines()
     assert (int(mask, 16), folder, last) == (0, cwd or str(tmp_path), "1 3"), done.stderr
     assert int(descriptors) <= 5  # three streams, the lifeline, and the folder that ls reads
+
+
+@pytest.mark.parametrize("cwd", [None, "/"])
+def test_the_sockets_of_a_rank_keep_their_numbers_below_a_debugger(cwd: "str | None"):
+    """Few descriptors are open in the host, so the numbers from 3 on are free or those of its own pipes."""
+    code = f"""
+import os, subprocess, _posixsubprocess
+from supervise import Supervisor, Start, Wait
+os.posix_spawn = lambda *args, original=os.posix_spawn, **kwargs: original(*args, **kwargs)
+class Popen(subprocess.Popen):
+    pass
+subprocess.Popen = Popen
+script = "for n in 3 4; do readlink /proc/self/fd/$n | cut -d: -f1; done; echo $LISTEN_FDS"
+listen = ["tcp:127.0.0.1:0", "tcp:127.0.0.1:0"]
+with Supervisor.start(name="g", entrypoint="sh", args={{0: ("-c", script)}}, cwd={cwd!r}, listen=listen) as gang:
+    gang.ask(Start())
+    print(gang.ask(Wait()).outcome)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.stdout, done.stderr) == ("socket\nsocket\n2\nsucceeded\n", "")

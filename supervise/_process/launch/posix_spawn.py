@@ -12,7 +12,6 @@ import stat
 import struct
 import sys
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise import _platform as platform
@@ -187,7 +186,8 @@ def spawn(
         session: Whether the program gets a session of its own. Otherwise it gets only a process group of its own.
         found: Programs that were found before, to which the call adds this one; None: search for the program.
         listen: Descriptors that the program gets under the numbers from 3 on. With them, the numbers of `listen` and
-            `fds` are at least `CLEAR_OF_SOCKETS`.
+            `fds` are at least `CLEAR_OF_SOCKETS`, and the start does not go through what a debugger has replaced:
+            `subprocess` cannot place descriptors, and the program is a shell, which no debugger follows.
 
     Raises:
         OSError: The program could not be started; ``filename`` is the program or `cwd`.
@@ -197,9 +197,9 @@ def spawn(
         env = _coded(env)
     try:
         path = program if "/" in program else _found(program, env, cwd, found)
-        replaced = _replaced()
+        replaced = _replaced() if not listen else ""
         if replaced == "subprocess" or (replaced and cwd is not None):
-            return _by_subprocess(path, argv, env, stdio, fds, listen=listen, cwd=cwd, session=session), UNARMED
+            return _by_subprocess(path, argv, env, stdio, fds, cwd=cwd, session=session), UNARMED
         if glibc is not None and not replaced:
             sys.audit("os.posix_spawn", path, argv, env)
             words, block = [_word(word) for word in argv], _block_of(env)  # kept here until the start
@@ -266,13 +266,10 @@ def _by_subprocess(
     stdio: tuple[int | None, int | None, int | None],
     fds: Sequence[int],
     *,
-    listen: Sequence[int],
     cwd: str | None,
     session: bool,
 ) -> int:
     """Start a program by `subprocess.Popen`; return its pid.
-
-    Only for sockets, code of Python runs between the fork and the exec.
 
     The empty signal mask is that of this thread. A signal that this process ignores stays ignored in the program.
     """
@@ -289,8 +286,7 @@ def _by_subprocess(
             stdin=subprocess.DEVNULL if stdin is None else stdin,
             stdout=out,
             stderr=err,
-            pass_fds=(*fds, *range(3, 3 + len(listen))),
-            preexec_fn=partial(_place, listen) if listen else None,  # noqa: PLW1509 - it makes system calls only
+            pass_fds=fds,
             cwd=cwd,
             start_new_session=session,
             process_group=None if session else 0,
@@ -299,11 +295,6 @@ def _by_subprocess(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     process.returncode = 0  # the caller reaps the program
     return process.pid
-
-
-def _place(listen: Sequence[int]) -> None:
-    for number, fd in enumerate(listen, 3):
-        os.dup2(fd, number)
 
 
 def _actions(
