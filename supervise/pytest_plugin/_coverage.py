@@ -59,9 +59,14 @@ def start(measurement: Measurement | None) -> None:
 
     current = _current()
     if current is not None:
-        if not _has_plain_name(current):
+        # With ``concurrency = multiprocessing``, coverage.py itself has begun to measure this process, without the
+        # options of the command line. The host could not combine such data with its own.
+        automatic = bool(current._auto_load)  # noqa: SLF001
+        if not automatic and not _has_plain_name(current):
             return
         current.stop()
+        if automatic:
+            current._collector.reset()  # noqa: SLF001 - so that it writes no file when this process ends
     new = coverage.Coverage(
         data_file=measurement.data_file,
         data_suffix=True,

@@ -71,6 +71,19 @@ def test_pytest_cov_counts_the_lines_of_each_process(tmp_path, args, processes):
     assert not [each for each in tmp_path.iterdir() if each.name.startswith(".coverage.")]
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["plain", "xdist"])
+def test_the_options_of_pytest_cov_hold_in_ranks_that_coverage_measures_by_itself(tmp_path, workers):
+    """With this setting it measures each process of multiprocessing, and knows nothing of the command line."""
+    write(tmp_path, library=LIBRARY, test_it=TESTS)
+    (tmp_path / ".coveragerc").write_text("[run]\nconcurrency = multiprocessing, thread\n")
+    args = ("--cov-branch", "-k", "not without and not torn", *workers)
+    done = run(tmp_path, *QUIET, *COV, *args, **PLAIN)
+    assert done.code == 0, done.out
+    assert seen(tmp_path) == list(WHO)
+    assert list(json.loads((tmp_path / "cov.json").read_text())["files"]) == ["library.py"]
+    assert not [each for each in tmp_path.iterdir() if each.name.startswith(".coverage.")]
+
+
 @pytest.mark.parametrize("patch", ["", "patch = subprocess"], ids=["plain", "subprocess"])
 def test_cov_append_keeps_the_earlier_data(tmp_path, patch):
     """Also if coverage.py measures every subprocess, so that the ranks are measured before pytest starts in them."""
