@@ -499,7 +499,7 @@ class Unready:
 
 @pytest.mark.parametrize(
     "given",
-    [{"fn": rank, "n": 0}, {"fn": rank, "n": 1, "args": (Unready(),)}, {"fn": "/nonexistent", "n": 1}],
+    [{"fn": rank, "n": 0}, {"fn": rank, "n": 1, "args": (Unready(),)}, {"fn": "/proc/nonexistent", "n": 1}],
     ids=["a setting", "an argument", "a program"],
 )
 def test_a_start_that_is_refused_shows_no_inner_frame_of_supervise(given: Any):

@@ -75,7 +75,7 @@ class Spec:
             found |= {"entrypoint": scripts.run, "start_method": self.kind}
         else:
             calls = [("-c", self.ranks[rank].shell(notifies=notifies)) for rank in ranks]  # type: ignore[misc]
-            found["entrypoint"] = "/bin/sh" if self.kind == "binary" else "/nonexistent/program"
+            found["entrypoint"] = "/bin/sh" if self.kind == "binary" else "/proc/nonexistent/program"
         return found | {"args": dict(enumerate(calls))}
 
 

@@ -134,7 +134,7 @@ def work(): pass
 if __name__ == "__main__":
     specs = supervise.DefaultLogsSpecs(sys.argv[2], redirects=supervise.Std.ALL)
     work = work if sys.argv[1] == "spawn" else sys.executable
-    envs = {0: {"PYTHONHOME": "/nonexistent"}}
+    envs = {0: {"PYTHONHOME": "/proc/nonexistent"}}
     result = supervise.start_processes("w", work, {0: ()}, envs, specs).wait()
     print(result.failures[0].exitcode != 0)
 """

@@ -105,7 +105,7 @@ def test_r10_roles_are_launched_in_their_order_and_not_behind_one_that_cannot_be
     """The error names the role and the rank in it; events name the role."""
     roles = [
         role("first", ENDS, ENDS),
-        Role(name="second", entrypoint="/nonexistent", args={0: ()}),
+        Role(name="second", entrypoint="/proc/nonexistent", args={0: ()}),
         role("third", ENDS),
     ]
     ranks = dict.fromkeys(range(4), ())
@@ -363,7 +363,7 @@ A = {"name": "a", "entrypoint": "true", "args": {0: ()}}
 
 def test_a_role_without_ranks_is_switched_off():
     """Its settings need not be valid for this gang, and the other roles are numbered without it."""
-    off = Role(name="off", entrypoint="/nonexistent", args={}, restart="permanent")
+    off = Role(name="off", entrypoint="/proc/nonexistent", args={}, restart="permanent")
     with start_processes("app", roles=[off, Role(**A)]) as context:
         result = context.wait()
     assert (result.outcome, set(result.ends)) == ("succeeded", {0})
@@ -387,7 +387,7 @@ def test_a_role_without_ranks_is_switched_off():
         ({"roles": [Role(**A | {"args": {}})]}, "every role is switched off, because its args are empty"),
         ({"roles": [Role(**A | {"args": None})]}, "role 'a': args is None"),
         ({"roles": [Role(**A, envs={})]}, "role 'a': envs, local rank mapping mismatch"),
-        ({"roles": [Role(**A, cwd="/nonexistent")]}, "role 'a': cwd is '/nonexistent'"),
+        ({"roles": [Role(**A, cwd="/proc/nonexistent")]}, "role 'a': cwd is '/proc/nonexistent'"),
         ({"roles": [Role(**A | {"args": {0: ("\0",)}})]}, "role 'a': rank 0: the argument"),
         ({"roles": [Role(**A | {"entrypoint": None})]}, "role 'a': entrypoint is None"),
         (

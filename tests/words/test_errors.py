@@ -18,7 +18,7 @@ from supervise.errors import (
 )
 from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 
-NOWHERE = "/nonexistent/error.json"
+NOWHERE = "/proc/nonexistent/error.json"
 
 
 def failure(local_rank: int, exitcode: int, timestamp: int) -> ProcessFailure:

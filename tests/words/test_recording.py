@@ -89,7 +89,7 @@ def test_a_failed_write_leaves_nothing_and_only_warns(mine, system_call):
 
 
 def test_a_missing_folder_does_not_hide_the_exception(mine, monkeypatch):
-    monkeypatch.setenv(VARIABLE, "/nonexistent/error.json")
+    monkeypatch.setenv(VARIABLE, "/proc/nonexistent/error.json")
     with pytest.warns(UserWarning, match="Unable to write"), pytest.raises(ValueError, match="boom"):
         record(fail)(ValueError("boom"))
 
@@ -308,13 +308,13 @@ def test_a_child_failure_of_pytorch_copies_the_childs_file_too(mine):
 
 
 def test_an_uncaught_child_failure_without_a_childs_file_is_recorded_itself(mine):
-    record_uncaught(child_failed("/nonexistent", -9), time.time_ns())
+    record_uncaught(child_failed("/proc/nonexistent", -9), time.time_ns())
     assert "Signal 9 (SIGKILL)" in recorded(mine)["message"]
 
 
 def test_without_a_childs_file_nothing_is_written(mine):
     with pytest.raises(ChildFailedError):
-        record(fail)(child_failed("/nonexistent", 1))
+        record(fail)(child_failed("/proc/nonexistent", 1))
     assert not mine.exists()
 
 

@@ -33,7 +33,7 @@ def end(local_rank: int, role: str) -> RankEnd:
 
 def test_without_a_file_an_exit_code_gets_pytorchs_text():
     before = time.time_ns()
-    failure = ProcessFailure(0, 11, 138, "/nonexistent/error.json")
+    failure = ProcessFailure(0, 11, 138, "/proc/nonexistent/error.json")
     assert (failure.error_file, failure.message) == ("<N/A>", NO_TRACEBACK)
     assert failure.error_file_data == {"message": "<NONE>", "errorTraits": TRAITS}
     assert before <= failure.timestamp_ns <= time.time_ns()
