@@ -65,9 +65,9 @@ class Role:
     alive_interval_s: float = 10.0
     """Seconds between two tries of `alive`."""
     alive_timeout_s: float = 5.0
-    """Seconds after which a try of a probe has failed, also one of `ready`."""
+    """Seconds after which a try of a probe, also of `ready`, fails."""
     alive_failures: int = 3
-    """Number of failures of `alive` in a row after which a rank hangs."""
+    """Number of failures of `alive` in a row after which a rank counts as hung."""
     restart: RestartKind | None = None
     """Restart kind of the ranks; None for the kind of the gang's `restart_policy`."""
     service: bool = False

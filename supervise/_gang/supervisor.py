@@ -177,7 +177,7 @@ class Supervisor(GangShell):
             ready_timeout_s: Seconds from the launch of a rank until it must be ready, unless `ready` is ``exec``.
             alive: A probe that a rank must answer from its readiness on; None for no probe.
             alive_interval_s: Seconds between two tries of `alive`.
-            alive_timeout_s: Seconds after which a try of a probe has failed, also one of `ready`.
+            alive_timeout_s: Seconds after which a try of a probe, also of `ready`, fails.
             alive_failures: Number of failures of `alive` in a row after which the rank counts as hung.
             watchdog: When a rank counts as hung, and the consequence; None: no rank ever counts as hung.
             roles: The roles of the ranks, instead of `entrypoint` and `args`, if not all ranks run the same.

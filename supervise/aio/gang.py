@@ -63,7 +63,7 @@ class _Home:
     """The process that made a gang, and the event loop that used it first."""
 
     def __init__(self, gang: str) -> None:
-        """Note this process; the first `check` notes the event loop.
+        """Record this process; the first `check` records the event loop.
 
         Args:
             gang: Name of the gang, for errors.
@@ -110,7 +110,7 @@ class Cancellations:
     """The cancellations of the current task that arrive while it waits for a step that it must finish."""
 
     def __init__(self, cause: BaseException | None = None) -> None:
-        """Begin with `cause`, the exception that made the step necessary; None if none did."""
+        """Store `cause`, the exception that made the step necessary; None if there is none."""
         self._cause = cause
         self._canceled = isinstance(cause, asyncio.CancelledError)
         self.caught: asyncio.CancelledError | None = None
@@ -119,7 +119,7 @@ class Cancellations:
         """`Task.cancelling` of the task when the first cancellation was caught."""
 
     async def outlast(self, step: Callable[[], Awaitable[T]], *, again: Callable[[], object] = lambda: None) -> T:
-        """Await ``step()`` until it returns or raises, also if the task is canceled meanwhile.
+        """Await ``step()`` until it returns or raises, even if the task is canceled meanwhile.
 
         Args:
             step: Returns an awaitable that a canceled task may abandon; called again after each cancellation.
@@ -167,7 +167,7 @@ def _cancel_again(task: asyncio.Task[object], count: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsDropped:
-    """The buffer of a slow consumer has overflowed. `count` events, the oldest ones, are missing at this place."""
+    """The buffer of a slow consumer has overflowed. The oldest `count` events are missing here."""
 
     count: int
 
