@@ -478,7 +478,7 @@ GANG: Final = _rows(
             f"duplicate_{stream}_filters",
             TEXTS,
             None,
-            f"write shown lines of {stream} that contain one of these texts to filtered_{stream}.log, too",
+            f"also write shown lines of {stream} that contain one of these texts to filtered_{stream}.log",
             option=f"--duplicate-{stream}-filters",
             group=_OUTPUT,
             each_host=True,
@@ -586,9 +586,10 @@ GANG: Final = _rows(
         "ready",
         READINESS,
         "exec",
-        "a rank is ready: exec: when its process runs; notify: when it says so by supervise.notify, systemd-notify or"
-        " another sender of READY=1; exit: when it has succeeded, so that the roles after it start; or when a probe"
-        " succeeds: tcp:[HOST:]PORT, unix:PATH, http://..., file:PATH, log:REGEX, exec:COMMAND; in a list: when all are met",
+        "a rank is ready: exec: when its process runs; notify: when it reports so by supervise.notify, systemd-notify"
+        " or another sender of READY=1; exit: when it has succeeded, so that the roles after it start; or when a probe"
+        " succeeds: tcp:[HOST:]PORT, unix:PATH, http://..., file:PATH, log:REGEX, exec:COMMAND; a list: when all are"
+        " met",
         option="--ready",
         group=_HEALTH,
         choices=WORDS,
@@ -724,7 +725,7 @@ POLICY: Final = _rows(
         "backoff",
         SECONDS,
         1.0,
-        "delay before the first restart; it doubles with each restart in a row, up to a minute; a longer DUR stays"
+        "delay before the first restart; it doubles with each consecutive restart, up to a minute; a longer DUR stays"
         " constant",
         option="--backoff",
         group=_FAILURE,
@@ -733,7 +734,7 @@ POLICY: Final = _rows(
         "uncounted_exit_codes",
         EXIT_CODES,
         frozenset(),
-        "exit codes after which a rank restarts without a count toward --max-restarts, such as 75",
+        "exit codes whose restarts do not count toward --max-restarts, such as 75",
         option="--uncounted-exit-codes",
         group=_FAILURE,
     ),
