@@ -90,7 +90,7 @@ class Start(Bare, Ask["dict[int, int]"]):
 
 @record
 class Wait(Ask["_Reply_co"]):
-    """Request the result. The reply comes when the gang has finished; any number of waits may be open."""
+    """Request the result. The reply comes when the gang has finished; any number of waits may be pending."""
 
     timeout: float | None = None
     """Seconds after which the reply is None; None waits without limit."""
@@ -345,15 +345,15 @@ class WorkerReady:
 
 @record
 class WorkerHung:
-    """A rank has given no sign for too long; see `Watchdog`. Supervisor -> subscribers, once until its next sign."""
+    """A rank has given no sign of life for too long; see `Watchdog`. Supervisor -> subscribers, once until the next."""
 
     local_rank: int
     attempt: int
     """Number of the rank's life; the first is 0."""
     tier: HangTier
-    """What was missing: ``heartbeat`` or ``output``."""
+    """What was missing: ``heartbeat``, ``output`` or ``answer``."""
     age_s: float
-    """Seconds since its last sign."""
+    """Seconds since its last sign of life."""
     step: int | None
     """The last step that it has reported."""
     status: str | None
@@ -380,7 +380,7 @@ class WorkerExited:
     complaint: str | None = None
     """Why an exit code of 0 is a failure, or a fact that the exit code does not show; otherwise None."""
     has_value: bool = False
-    """Whether the return value of the rank's function arrived complete."""
+    """Whether the complete return value of the rank's function has arrived."""
     lingered: str = ""
     """The threads of the rank, if it did not exit within five seconds after its function had returned; otherwise ""."""
     log_bytes: dict[str, int] = field(default_factory=dict)
@@ -394,7 +394,7 @@ class WorkerExited:
     attempt: int = 0
     """Number of the rank's life; the first is 0."""
     step: int | None = None
-    """The last step that it has reported, also if it did so just before its end."""
+    """The last step that it has reported, even if just before its end."""
     status: str | None = None
     """The last status text that it has reported."""
 

@@ -90,12 +90,12 @@ class ErrorHandler:
         """Copy the error file of a child to this process's error file, with its time and with `error_code` added.
 
         Args:
-            rootcause_error_file: The child's file. error_code: The child's exit code, which the child's record cannot
-            contain; 0 adds nothing.
+            rootcause_error_file: The child's file.
+            error_code: The child's exit code, which the child's record cannot contain; 0 adds nothing.
 
         Raises:
-            OSError: The child's file cannot be read. ValueError: The child's file is not JSON. In both cases, this
-            process's own file is unchanged.
+            OSError: The child's file cannot be read.
+            ValueError: The child's file is not JSON. In both cases this process's own file is unchanged.
         """
         import json
 
