@@ -478,7 +478,7 @@ GANG: Final = _rows(
             f"duplicate_{stream}_filters",
             TEXTS,
             None,
-            f"write shown lines of {stream} that contain one of these texts to filtered_{stream}.log, too",
+            f"also write shown lines of {stream} that contain one of these texts to filtered_{stream}.log",
             option=f"--duplicate-{stream}-filters",
             group=_OUTPUT,
             each_host=True,
@@ -586,9 +586,10 @@ GANG: Final = _rows(
         "ready",
         READINESS,
         "exec",
-        "a rank is ready: exec: when its process runs; notify: when it says so by supervise.notify, systemd-notify or"
-        " another sender of READY=1; exit: when it has succeeded, so that the roles after it start; or when a probe"
-        " succeeds: tcp:[HOST:]PORT, unix:PATH, http://..., file:PATH, log:REGEX, exec:COMMAND; several: when all do",
+        "a rank is ready: exec: when its process runs; notify: when it reports so by supervise.notify, systemd-notify"
+        " or another sender of READY=1; exit: when it has succeeded, so that the roles after it start; or when a probe"
+        " succeeds: tcp:[HOST:]PORT, unix:PATH, http://..., file:PATH, log:REGEX, exec:COMMAND; a list: when all are"
+        " met",
         option="--ready",
         group=_HEALTH,
         choices=WORDS,
@@ -610,7 +611,7 @@ GANG: Final = _rows(
         "alive",
         PROBE,
         None,
-        "a rank that is ready hangs if this probe fails several times in a row; any probe but log:",
+        "a ready rank counts as hung if this probe fails several times in a row; any probe but log:",
         option="--alive",
         group=_HEALTH,
         role="own",
@@ -630,7 +631,7 @@ GANG: Final = _rows(
         "alive_timeout_s",
         SPAN,
         5.0,
-        "a probe that does not answer within DUR has failed, also one of --ready",
+        "a probe, also of --ready, fails if it does not answer within DUR",
         option="--alive-timeout",
         group=_HEALTH,
         role="own",
@@ -640,7 +641,7 @@ GANG: Final = _rows(
         "alive_failures",
         TIMES,
         3,
-        "number of failures of --alive in a row after which a rank hangs",
+        "number of failures of --alive in a row after which a rank counts as hung",
         option="--alive-failures",
         group=_HEALTH,
         usual="3",
@@ -684,7 +685,7 @@ OF_ROLES: Final = _rows(
         "stdin",
         CHOICE,
         "null",
-        "stdin of each rank: null: empty; open: without input and without an end, for programs that exit at the end;"
+        "stdin of each rank: null: empty; open: no input and no EOF, for programs that exit at EOF;"
         " inherit: that of supervise, for one rank",
         choices=get_args(StdinOfRole),
     ),
@@ -705,7 +706,7 @@ POLICY: Final = _rows(
         "restart",
         CHOICE,
         "transient",
-        "restart a rank after: transient: a failure; permanent: every end; temporary: no end",
+        "restart a rank after: transient: a failure; permanent: every end; temporary: never",
         option="--restart",
         group=_FAILURE,
         choices=get_args(RestartKind),
@@ -724,7 +725,7 @@ POLICY: Final = _rows(
         "backoff",
         SECONDS,
         1.0,
-        "delay before the first restart; it doubles with each restart in a row, up to a minute; a longer DUR stays"
+        "delay before the first restart; it doubles with each consecutive restart, up to a minute; a longer DUR stays"
         " constant",
         option="--backoff",
         group=_FAILURE,
@@ -733,7 +734,7 @@ POLICY: Final = _rows(
         "uncounted_exit_codes",
         EXIT_CODES,
         frozenset(),
-        "exit codes after which a rank restarts without a count toward --max-restarts, such as 75",
+        "exit codes whose restarts do not count toward --max-restarts, such as 75",
         option="--uncounted-exit-codes",
         group=_FAILURE,
     ),
@@ -753,7 +754,7 @@ WATCHDOG: Final = _rows(
         "heartbeat_timeout_s",
         SPAN,
         None,
-        "a rank hangs if it sends no heartbeat or higher step for DUR, once it is ready or has sent one",
+        "a rank counts as hung if it sends no heartbeat or higher step for DUR, once it is ready or has sent one",
         option="--heartbeat-timeout",
         group=_HEALTH,
     ),
@@ -761,7 +762,7 @@ WATCHDOG: Final = _rows(
         "output_timeout_s",
         SPAN,
         None,
-        "a rank hangs if it writes nothing for DUR, once it is ready or has written something",
+        "a rank counts as hung if it writes nothing for DUR, once it is ready or has written something",
         option="--output-timeout",
         group=_HEALTH,
     ),
@@ -769,8 +770,8 @@ WATCHDOG: Final = _rows(
         "action",
         CHOICE,
         "report",
-        "what follows a hang, also one that --alive finds: report: a message and the stacks of all ranks; fail: also"
-        " the failure of the rank",
+        "reaction to a hang, also to one that --alive finds: report: a message and the stacks of all ranks; fail:"
+        " the rank also fails",
         option="--on-hang",
         group=_HEALTH,
         choices=get_args(HangAction),

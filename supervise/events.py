@@ -1,8 +1,8 @@
 """Structured events. Silent until the application configures logging, except for a gang that has failed.
 
 If the application has configured structlog, events go through structlog; otherwise they go to the standard library's
-logger ``supervise``. Without a listener no event is built. This module does not import structlog, and changes no
-logging configuration. Environments are never logged.
+logger ``supervise``. Without a listener, this module builds no event. This module does not import structlog, and
+changes no logging configuration. Environments are never logged.
 
 Events are delivered on the gang's thread, at once and in order. So all events have arrived when a wait is answered. A
 listener must not block: a handler that writes to a full pipe or a stopped terminal delays its gang. Put a
@@ -64,7 +64,7 @@ def otel_names(_logger: object, _method: str, event: MutableMapping[str, Any]) -
 
 
 def timestamp() -> str:
-    """Return the present time in UTC, in ISO 8601 with microseconds. datetime would slow the first gang."""
+    """Return the current time in UTC, in ISO 8601 with microseconds. datetime would slow the first gang."""
     now_s, now_ns = divmod(time.time_ns(), 1_000_000_000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_s))}.{now_ns // 1000:06d}+00:00"
 

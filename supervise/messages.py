@@ -90,7 +90,7 @@ class Start(Bare, Ask["dict[int, int]"]):
 
 @record
 class Wait(Ask["_Reply_co"]):
-    """Request the result. The reply comes when the gang has finished; any number of waits may be open."""
+    """Request the result. The reply comes when the gang has finished; any number of waits may be pending."""
 
     timeout: float | None = None
     """Seconds after which the reply is None; None waits without limit."""
@@ -125,7 +125,7 @@ class Close(Ask["RunProcsResult | None"]):
     timeout: float | None = None
     """Seconds from the first signal to SIGKILL; None is the gang's grace. Also bounds the wait for the logs.
 
-    A gang with roles stops a role when nothing is left of the roles that need it. With None, each role has its own
+    A gang with roles stops a role when no process of the roles that need it is left. With None, each role has its own
     grace, else that of the gang; a number bounds the whole stop."""
 
 
@@ -148,9 +148,9 @@ class RestartRanks(Ask["dict[int, int]"]):
     """Restart exactly these ranks, whatever the strategy.
 
     The restart needs no `RestartPolicy`, and does not count toward its limit. A running rank is stopped first. A rank
-    in backoff starts at once, and so do the ranks that wait together with it. A rank that has ended or was terminated
-    starts. The reply is ``{rank: pid}`` when all of them run. If the gang ends first, or a rank does not start, the
-    reply is a `SuperviseError`.
+    in backoff starts at once, and so do the ranks that wait with it. A rank that has ended or was terminated starts.
+    The reply is ``{rank: pid}`` when all of them run. If the gang ends first, or a rank does not start, the reply is a
+    `SuperviseError`.
     """
 
     ranks: frozenset[int]
@@ -173,10 +173,10 @@ class Reload(Ask["dict[int, bool]"]):
     """Send ready ranks their ``reload_signal``, each to its own process.
 
     The reply is rank to whether it has reloaded; False if neither the rank's role nor the gang has a reload signal. It
-    leaves out ranks that do not run, are not ready or are being stopped. A rank with ``ready="notify"`` that answers
-    by ``RELOADING=1`` has reloaded when it sends ``READY=1``; one that sends neither within 2 seconds counts as
-    reloaded, and so does one without ``notify`` that runs 0.3 seconds after the signal. If a rank ends meanwhile, or
-    its ``ready_timeout_s`` expires, the reply is a `SuperviseError`.
+    leaves out ranks that do not run, are not ready or are being stopped. A rank with ``ready="notify"`` that answers by
+    ``RELOADING=1`` has reloaded when it sends ``READY=1``; one that sends neither within 2 seconds counts as reloaded,
+    and so does one without ``notify`` that still runs 0.3 seconds after the signal. If a rank ends meanwhile, or its
+    ``ready_timeout_s`` expires, the reply is a `SuperviseError`.
     """
 
     ranks: frozenset[int] | None = None
@@ -196,7 +196,7 @@ class Stacks(Ask["dict[int, RankStacks]"]):
 
 @record
 class Subscribe(Ask["None"]):
-    """Send lifecycle messages to `ref`: first those of the present life of each rank, then each new one."""
+    """Send lifecycle messages to `ref`: first those of the current life of each rank, then each new one."""
 
     ref: pykka.ActorRef[Any]
 
@@ -210,23 +210,23 @@ class Unsubscribe(Ask["None"]):
 
 @record
 class RankStatus:
-    """The present state of one rank."""
+    """The current state of one rank."""
 
     pid: int | None
     """Pid of its last process; None if none was started."""
     state: RankState
     attempt: int
-    """Number of its present life; the first is 0."""
+    """Number of its current life; the first is 0."""
     restarts: int
-    """How often it was restarted."""
+    """Number of its restarts."""
     status: str | None = None
-    """The last status text that its present life has reported by `supervise.notify`; None if it has reported none."""
+    """The last status text that its current life has reported by `supervise.notify`; None if it has reported none."""
     step: int | None = None
-    """The last step that its present life has reported."""
+    """The last step that its current life has reported."""
     beat_age_s: float | None = None
-    """Seconds since the last heartbeat or higher step of its present life."""
+    """Seconds since the last heartbeat or higher step of its current life."""
     role: str = ""
-    """Name of its role; that of the gang if the gang has no roles."""
+    """Name of its role; the gang's name if the gang has no roles."""
     role_rank: int = 0
     """Its number within the role."""
 
@@ -242,11 +242,11 @@ class GangStatus:
     leftovers: frozenset[int]
     """Ranks that are reaped while other processes remain in their process group."""
     waiters: int
-    """How many `Wait` are open."""
+    """Number of `Wait` requests that await a reply."""
     attempt: int = 0
-    """Number of the present attempt: how often the gang was restarted."""
+    """Number of the current attempt: how often the gang was restarted."""
     ranks: dict[int, RankStatus] = field(default_factory=dict)
-    """The present state of each rank."""
+    """The current state of each rank."""
 
 
 @record
@@ -345,15 +345,15 @@ class WorkerReady:
 
 @record
 class WorkerHung:
-    """A rank has given no sign for too long; see `Watchdog`. Supervisor -> subscribers, once until its next sign."""
+    """A rank has given no sign of life for too long; see `Watchdog`. Supervisor -> subscribers, once until the next."""
 
     local_rank: int
     attempt: int
     """Number of the rank's life; the first is 0."""
     tier: HangTier
-    """What was missing: ``heartbeat`` or ``output``."""
+    """What was missing: ``heartbeat``, ``output`` or ``answer``."""
     age_s: float
-    """Seconds since its last sign."""
+    """Seconds since its last sign of life."""
     step: int | None
     """The last step that it has reported."""
     status: str | None
@@ -380,7 +380,7 @@ class WorkerExited:
     complaint: str | None = None
     """Why an exit code of 0 is a failure, or a fact that the exit code does not show; otherwise None."""
     has_value: bool = False
-    """Whether the return value of the rank's function arrived complete."""
+    """Whether the complete return value of the rank's function has arrived."""
     lingered: str = ""
     """The threads of the rank, if it did not exit within five seconds after its function had returned; otherwise ""."""
     log_bytes: dict[str, int] = field(default_factory=dict)
@@ -394,7 +394,7 @@ class WorkerExited:
     attempt: int = 0
     """Number of the rank's life; the first is 0."""
     step: int | None = None
-    """The last step that it has reported, also if it did so just before its end."""
+    """The last step that it has reported, even if just before its end."""
     status: str | None = None
     """The last status text that it has reported."""
 

@@ -33,7 +33,7 @@ def notify(
 
     The function sends one datagram to the socket that the environment variable ``NOTIFY_SOCKET`` names. It may be
     called from every thread and every descendant of the rank, and keeps no descriptor. If the host's
-    queue is full, a call with `ready` or `stopping` waits for room for at most 1 s; every other call returns at once.
+    queue is full, a call with `ready` or `stopping` waits at most 1 s for room; every other call returns at once.
     What was not sent is lost, but for the newest step and status, which the next call sends, or the exit of the
     process, which waits for room in the same way. Errors of the operating system, such as a host that is gone, are
     ignored.
@@ -46,7 +46,7 @@ def notify(
         stopping: The rank is about to exit, so heartbeats end.
 
     Raises:
-        TypeError: An argument does not have the type of its annotation. Raised also if no host listens.
+        TypeError: An argument does not have the type of its annotation. Raised even if no host listens.
         ValueError: `step` is out of range, even if no host listens.
     """
     message = _message(ready, status, step, heartbeat, stopping)

@@ -54,7 +54,8 @@ class ErrorHandler:
     def record_exception(self, e: BaseException) -> None:
         """Write `e` with its traceback to the error file in one step; warn if that fails.
 
-        On a full disk, and at a limit of file sizes, an empty file with the sticky bit keeps the time of the exception.
+        If the disk is full or the file size limit is reached, an empty file with the sticky bit keeps the time of the
+        exception.
 
         The file's modification time is the time of this call in nanoseconds, which gives failures an order.
 
@@ -90,11 +91,11 @@ class ErrorHandler:
 
         Args:
             rootcause_error_file: The child's file.
-            error_code: The child's exit code, which the child's record cannot have; 0 adds nothing.
+            error_code: The child's exit code, which the child's record cannot contain; 0 adds nothing.
 
         Raises:
             OSError: The child's file cannot be read.
-            ValueError: It is not JSON. In both cases this process's own file is unchanged.
+            ValueError: The child's file is not JSON. In both cases this process's own file is unchanged.
         """
         import json
 

@@ -26,9 +26,9 @@ class RestartPolicy:
     """Seconds for which a restart counts; None: all restarts count."""
     backoff: float = 1.0
     """Seconds before the first restart. Each consecutive restart doubles the delay, up to a minute; a value of a minute
-    or more stays as it is. A failure more than `within_s` after the last restart begins again. In a tree, and in a gang
-    over several hosts, each restart within `within_s` doubles it. The delay varies at random by a quarter, so that many
-    machines do not restart at once."""
+    or more stays constant. A failure more than `within_s` after the last restart resets the delay. In a tree, and in a
+    gang across several hosts, each restart within `within_s` doubles it. The delay varies randomly by up to a quarter,
+    so that many machines do not restart at the same time."""
     restart: RestartKind = "transient"
     """The restart kind of each rank, or of each child of a tree whose spec has none."""
     uncounted_exit_codes: frozenset[int] = frozenset()

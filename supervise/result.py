@@ -173,7 +173,7 @@ class ProcessFailure:
     def of(
         cls, local_rank: int, pid: int, exitcode: int, error_file: str, *, message: str, timestamp_ns: int | None = None
     ) -> ProcessFailure:
-        """Return a failure with a message and a time of its own. A record in the error file takes precedence.
+        """Return a failure with its own message and time. A record in the error file takes precedence.
 
         Args:
             local_rank: The rank that failed.
@@ -294,7 +294,7 @@ class RankEnd:
     status: str | None = None
     """The last status text that it has reported; None if it has reported none."""
     host: str = ""
-    """Name of its host in a gang over several hosts, else ``""``. Then `local_rank` is the rank on that host, and the
+    """Name of its host in a gang across several hosts, else ``""``. Then `local_rank` is the rank on that host, and the
     times, the pid and the paths are those of that host: times of different hosts are not comparable. If the rank was
     lost with its host, they are times of this process: that of the start of the host's ranks, and that of the loss."""
 

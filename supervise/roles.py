@@ -27,7 +27,7 @@ class Role:
     """The ranks of a gang that run the same program or function. A rank's number within its role is its role rank.
 
     The gang numbers its local ranks consecutively, in the order of its roles. It launches a role when all ranks of the
-    roles that it needs are ready, and stops it when nothing is left of the roles that need it. Each rank gets
+    roles that it needs are ready, and stops it when no process of the roles that need it is left. Each rank gets
     ``ROLE_NAME``, ``ROLE_RANK`` and ``ROLE_WORLD_SIZE``, unless `envs` sets them.
 
     Raises:
@@ -50,37 +50,37 @@ class Role:
     listen: Sequence[str] = ()
     """Addresses of sockets that the ranks share, from descriptor 3 on: ``tcp:[HOST:]PORT`` or ``unix:PATH``.
 
-    They are bound before the first start, outlive restarts, and are closed with the gang. The ranks are programs, or
-    functions with ``spawn``. ``LISTEN_FDS`` is the number of the sockets; a path is relative to `cwd`.
+    The gang binds them before the first start, keeps them across restarts, and closes them at its end. The ranks are
+    programs, or functions with ``spawn``. ``LISTEN_FDS`` is the number of the sockets; a path is relative to `cwd`.
     """
     ready: Readiness = "exec"
-    """``exec``: a rank is ready when its process runs. ``notify``: after it has reported so by `supervise.notify`.
+    """``exec``: a rank is ready when its process runs. ``notify``: after it has reported so through `supervise.notify`.
     ``exit``: when it has succeeded, so that the roles after this one start; a success is final. Or a probe, which
     succeeds: ``tcp:[HOST:]PORT``, ``unix:PATH``, ``http://...``, ``file:PATH``, ``log:REGEX`` or ``exec:COMMAND``. A
     list means all of them. ``${NAME}`` in a probe is the value of a variable of the rank."""
     ready_timeout_s: float = 60.0
     """Seconds from the launch of a rank until it must be ready."""
     alive: str | None = None
-    """A probe, other than ``log:``, that a rank must answer from its readiness on; otherwise it hangs."""
+    """A probe, other than ``log:``, that a ready rank must answer; otherwise it counts as hung."""
     alive_interval_s: float = 10.0
     """Seconds between two tries of `alive`."""
     alive_timeout_s: float = 5.0
-    """Seconds after which a try of a probe has failed, also one of `ready`."""
+    """Seconds after which a try of a probe, also of `ready`, fails."""
     alive_failures: int = 3
-    """Number of failures of `alive` in a row after which a rank hangs."""
+    """Number of failures of `alive` in a row after which a rank counts as hung."""
     restart: RestartKind | None = None
     """Restart kind of the ranks; None for the kind of the gang's `restart_policy`."""
     service: bool = False
     """Whether the ranks serve the other roles: they are stopped when every rank of every other role has ended."""
     stdin: StdinOfRole = "null"
-    """Stdin of a program: the null device, a pipe without input and without end (``open``), or that of this process.
+    """Stdin of a program: the null device, a pipe without input or EOF (``open``), or that of this process.
 
-    Only one rank of a gang can have the last, ``inherit``.
+    Only one rank of a gang can have that of this process (``inherit``).
     """
     kill_mode: KillMode | None = None
     """Destination of the first signal of a stop; None for that of the gang."""
     needs: Sequence[str] | None = None
-    """Names of the roles that must be ready first, in any order of the gang's roles; empty for none.
+    """Names of the roles that must be ready first, whatever the order of the gang's roles; empty for none.
 
     None: the role before this one if no role of the gang has `needs`, otherwise none.
     """

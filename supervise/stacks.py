@@ -59,11 +59,11 @@ class RankStacks:
 
 
 def group_stacks(stacks: Mapping[int, RankStacks]) -> list[str]:
-    """Return one line for each different stack of the main threads, with its ranks. The fewest ranks come first.
+    """Return one line for each different stack of the main threads, with its ranks. Lines with fewer ranks come first.
 
     ``rank 3: load_batch (data.py:41)`` or ``ranks 0-2, 4-7: all_reduce (train.py:88)``. A line names the innermost
-    call of user code, outside of Python's library and of installed packages. The innermost call of all follows if it is
-    another one. Two stacks are equal if these calls and all outer calls of user code are equal. If stacks differ only
+    call of user code, outside of Python's library and of installed packages. The innermost call overall follows if it
+    differs. Two stacks are equal if these calls and all outer calls of user code are equal. If stacks differ only
     in outer calls, each line has one of these: ``rank 3: all_reduce (train.py:88), called by validate (train.py:41)``.
 
     Args:

@@ -1,4 +1,4 @@
-"""Fakes for tests of programs that embed a gang: a real Supervisor over fake processes that the test ends.
+"""Fakes for tests of programs that embed a gang: a real Supervisor over fake processes, whose exits the test chooses.
 
 No call starts a process, and no call waits without a timeout::
 
@@ -53,7 +53,7 @@ class Collected(Generic[T]):
     """Thread-safe list of items, on which a thread can wait."""
 
     def __init__(self) -> None:
-        """Begin with no item."""
+        """Create an empty list."""
         self._items: list[T] = []
         self._changed = threading.Condition()
 
@@ -141,7 +141,7 @@ class FakeProcess:
         """Wait until the process has been sent `sig`.
 
         Raises:
-            TimeoutError: That did not happen within `timeout` seconds.
+            TimeoutError: The signal was not sent within `timeout` seconds.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: sig in self._signals, timeout):
@@ -352,7 +352,7 @@ class FakeGang:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End all processes, also those that ignore SIGKILL, and stop the Supervisor."""
+        """End all processes, even those that ignore SIGKILL, and stop the Supervisor."""
         closed = self.supervisor.ask(Close(death_sig=signal.SIGKILL), block=False)
         for launcher in self.launchers.values():
             launcher.release(SuperviseError("the test is over"))
@@ -376,7 +376,7 @@ class Recorder:
     """The reference of the actor."""
 
     def __init__(self) -> None:
-        """Prepare; entering the block starts the actor."""
+        """Create a recorder; entering the block starts the actor."""
         self._kept: Collected[Any] = Collected()
 
     def __enter__(self) -> Self:

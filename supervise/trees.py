@@ -60,7 +60,7 @@ class ChildSpec:
 
 @record
 class StartChild:
-    """Add a child as the last one. The reply is its ref once it has started; None if its `start` returned None.
+    """Add a child after all others. The reply is its ref once it has started; None if its `start` returned None.
 
     If the start fails, the reply is the error, and the tree forgets the child.
     """
@@ -93,7 +93,7 @@ class ChildStatus:
     ref: pykka.ActorRef[Any] | None
     """Its actor while it is starting, ready or stopping."""
     restarts: int
-    """How often it was started after its first start."""
+    """Number of its starts after the first."""
 
 
 @record
@@ -104,9 +104,9 @@ class TreeStatus:
     children: dict[str, ChildStatus]
     """The children by id, in the order of their start."""
     restarts_total: int
-    """How many failures caused a restart."""
+    """Number of failures that caused a restart."""
     waiters: int
-    """How many `Wait` are open."""
+    """Number of `Wait` requests that await a reply."""
 
 
 # Messages to subscribers of a tree
@@ -139,7 +139,7 @@ class ChildRestarting:
     ids: tuple[str, ...]
     """All children that restart, in order."""
     restarts: int
-    """How many restarts count now, including this one."""
+    """Number of restarts that count now, including this one."""
     delay_s: float
     """How long the tree waits before the first of these starts."""
 

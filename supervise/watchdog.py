@@ -26,7 +26,7 @@ class Watchdog:
     heartbeat_timeout_s: float | None = None
     """Seconds without a heartbeat or a higher step of `supervise.notify` after which a rank counts as hung."""
     output_timeout_s: float | None = None
-    """Seconds without output after which a rank counts as hung, for ranks whose output is redirected or tee'd."""
+    """Seconds without output after which a rank counts as hung, for ranks whose output is redirected or teed."""
     action: HangAction = "report"
     """``report`` informs subscribers and listeners of events. ``fail`` also makes the hang a failure of the rank, which
     supervise stops; the strategy and the restart policy decide what follows."""

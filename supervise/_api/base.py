@@ -24,7 +24,7 @@ class ShownLog(Protocol):
     """One item of ``PContext._tail_logs``."""
 
     def start(self) -> object:
-        """Begin to show."""
+        """Begin to show the output."""
 
     def stop(self) -> None:
         """Show the remaining output, and end."""
@@ -42,7 +42,7 @@ class PContext(abc.ABC):
     """
 
     name: str
-    """Begins the prefix of every shown line, ``[<name><rank>]:``."""
+    """Beginning of the prefix of every shown line, ``[<name><rank>]:``."""
     entrypoint: Callable[..., Any] | str
     """The function, or the program."""
     args: Mapping[int, Any]
@@ -194,7 +194,7 @@ class PContext(abc.ABC):
 
     @abc.abstractmethod
     def _close(self, death_sig: signal.Signals, timeout: int = 30) -> None:
-        """End the processes by `death_sig`, and after `timeout` seconds by SIGKILL; return when they are reaped."""
+        """End the processes with `death_sig`, and after `timeout` seconds with SIGKILL; return when they are reaped."""
 
     def close(self, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
         """End every rank and show the remaining output. Idempotent.

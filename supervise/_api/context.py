@@ -114,7 +114,7 @@ _GRACE = _Grace(30)
 class _OwnGrace(float):
     """The grace of the gang as the timeout of a close to which the caller gives none.
 
-    Roles with a grace of their own keep it then.
+    Then roles with their own grace keep it.
     """
 
 
@@ -131,7 +131,7 @@ class TailState:
         """Do nothing: the gang shows its logs itself."""
 
     def stop(self) -> None:
-        """Note that the context was closed."""
+        """Record that the context was closed."""
         self._stopped = True
 
     def stopped(self) -> bool:
@@ -335,7 +335,7 @@ class GangContext(PContext):
 
         Args:
             death_sig: The first signal, sent to all process groups at once; None for SIGTERM.
-            timeout: Seconds until SIGKILL: one deadline for all ranks. If it is left out, the grace of the gang.
+            timeout: Seconds until SIGKILL: one deadline for all ranks. The default is the grace of the gang.
 
         Raises:
             UnkillableError: A process survived SIGKILL; all others are reaped.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from supervise.result import RunProcsResult
 
     class RunSettings(SharedSettings, total=False):
-        """The further keyword arguments of `run`."""
+        """The other keyword arguments of `run`."""
 
         name: str
         numa_options: Any
@@ -81,7 +81,7 @@ def run(
     """Run a function, or a program, on `n` ranks; return the values in the order of the ranks.
 
     When a rank fails, all others are stopped, and the call raises. No process is left when it returns or raises.
-    The output of the ranks is shown as it comes. Without `logs_specs`, it is also written to a temporary folder,
+    The output of the ranks is shown as it arrives. Without `logs_specs`, it is also written to a temporary folder,
     which is removed unless the gang fails. Each rank gets torchrun's variables, such as ``RANK``, ``WORLD_SIZE`` and
     ``MASTER_PORT``, unless `rank_variables` is False.
 
@@ -94,7 +94,7 @@ def run(
         args: The arguments of all ranks as a tuple, or rank to its arguments.
         envs: The variables added to the environment of all ranks, or rank to its variables. They take precedence over
             those of supervise.
-        **settings: The further arguments of `Supervisor`, by name.
+        **settings: The other arguments of `Supervisor`, by name.
 
     Returns:
         The return value of each rank; None for each rank of a program.

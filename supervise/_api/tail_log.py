@@ -150,10 +150,10 @@ class TailLog:
         self._stopped = False
 
     def start(self) -> TailLog:
-        """Begin to show; return itself. Idempotent.
+        """Begin to show the files; return itself. Idempotent.
 
         Raises:
-            RuntimeError: It was stopped. Make another one.
+            RuntimeError: This object was stopped. Create another one.
         """
         if self._stopped:
             raise RuntimeError(f"the tail of {self._name} was stopped; make another to start again")
@@ -188,7 +188,7 @@ class TailLog:
         log.error("error in log tailer for %s. %s: %s", who, type(error).__name__, error)
 
     def stop(self) -> None:
-        """Show the rest that the files have now, and end. Idempotent.
+        """Show the rest of the files as they are now, and end. Idempotent.
 
         The call always returns. If a destination blocks for seconds, it is abandoned, and a warning has the number of
         bytes that were not shown and are only in the files.

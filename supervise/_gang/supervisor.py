@@ -100,8 +100,8 @@ class Supervisor(GangShell):
     """The actor of one gang, which has one Worker actor for each rank and one Tail actor for each destination of logs.
 
     Ask the actor the messages of `supervise.messages`. With a proxy, call its methods. A stop of the actor closes the
-    gang. The stop is answered when three conditions hold: every process is reaped, every wait is answered, and none of
-    the gang's actors is in pykka's registry.
+    gang. The stop is complete when every process is reaped, every wait has its reply, and none of the gang's actors is
+    in pykka's registry.
     """
 
     _ref_class = SupervisorRef
@@ -149,17 +149,17 @@ class Supervisor(GangShell):
             name: Name of the gang, for the prefix of shown lines and for events.
             entrypoint: A function that every rank calls, or the name or path of a program.
             args: Rank to its arguments. The arguments of a program become strings. A bare string is one argument.
-            envs: Rank to variables added to this process's environment. ``TORCHELASTIC_ERROR_FILE`` is set in each.
+            envs: Rank to variables added to this process's environment. Each gets ``TORCHELASTIC_ERROR_FILE``.
             logs_specs: Where output goes; None for `DefaultLogsSpecs`, which redirects nothing.
             log_line_prefixes: Rank to the prefix of its shown lines; ``[<name><rank>]:`` by default.
             start_method: ``spawn``, ``fork`` or ``forkserver``, for functions.
-            duplicate_stdout_filters: Texts. Shown stdout lines with one of them are also written to one file.
+            duplicate_stdout_filters: Texts. Shown stdout lines that contain one of them also go to one file.
             duplicate_stderr_filters: The same for stderr.
-            log_max_bytes: Number of bytes that stay on the disk: the newest of each log. At least 65536; None for all.
+            log_max_bytes: Number of the newest bytes of each log that stay on the disk, at least 65536; None for all.
             grace: Seconds from the first signal to SIGKILL, in every stop.
             cwd: Working directory of the ranks; None for that of this process.
             listen: Addresses (``tcp:[HOST:]PORT``, ``unix:PATH``) of sockets that the ranks share from descriptor 3 on.
-                They are bound before the first start, outlive restarts, and are closed with the gang.
+                The gang binds them before the first start, keeps them across restarts, and closes them at its end.
             timeout: Seconds from the start after which the gang is stopped, with the outcome ``timed_out``.
             event_sink: Function that is called on the gang's thread with every event as a dictionary.
             restart_policy: When and how often ranks are restarted; None for never.
@@ -173,11 +173,11 @@ class Supervisor(GangShell):
                 (``one_for_one``), or the failed rank and the ranks above it (``rest_for_one``).
             success_exit_codes: Exit codes that are a success. Functions need 0 among them.
             ready: When a rank is ready: ``exec``, when its process runs; ``notify``, when it sends READY=1; ``exit``,
-                when it has succeeded; or when a probe such as ``tcp:8000`` succeeds. A list: when all of them are met.
+                when it has succeeded; or when a probe such as ``tcp:8000`` succeeds. A list: when all are met.
             ready_timeout_s: Seconds from the launch of a rank until it must be ready, unless `ready` is ``exec``.
-            alive: A probe that a rank must answer from its readiness on; None for no probe.
+            alive: A probe that a ready rank must answer; None for no probe.
             alive_interval_s: Seconds between two tries of `alive`.
-            alive_timeout_s: Seconds after which a try of a probe has failed, also one of `ready`.
+            alive_timeout_s: Seconds after which a try of a probe, also of `ready`, fails.
             alive_failures: Number of failures of `alive` in a row after which the rank counts as hung.
             watchdog: When a rank counts as hung, and the consequence; None: no rank ever counts as hung.
             roles: The roles of the ranks, instead of `entrypoint` and `args`, if not all ranks run the same.
@@ -296,7 +296,7 @@ class Supervisor(GangShell):
         return self._runner.gang.pids
 
     def _status_reply(self) -> Reply[say.GangStatus]:
-        """Answer with the present state after a check for suspended ranks; see `Status`."""
+        """Answer with the current state after a check for suspended ranks; see `Status`."""
         reply: Reply[say.GangStatus] = Reply()
 
         def answer() -> None:
@@ -310,7 +310,7 @@ class Supervisor(GangShell):
         return reply
 
     def status(self) -> say.GangStatus:
-        """Return the present state."""
+        """Return the current state."""
         return self._runner.status()
 
     def restart_ranks(self, ranks: frozenset[int]) -> Reply[dict[int, int]]:
@@ -323,7 +323,7 @@ class Supervisor(GangShell):
         return self._request("restart", ranks)
 
     def terminate_ranks(self, ranks: frozenset[int]) -> Reply[dict[int, int]]:
-        """Stop exactly these ranks; answer with ``{rank: pid}`` when nothing of them is left. See `TerminateRanks`.
+        """Stop exactly these ranks; answer with ``{rank: pid}`` when no process of them is left. See `TerminateRanks`.
 
         Raises:
             SpecError: A rank is not in this gang, or the gang does not run. Nothing was done.

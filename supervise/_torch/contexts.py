@@ -267,7 +267,7 @@ class SubprocessContext(PolledContext):
 
     @property
     def subprocess_handlers(self) -> Mapping[int, Any]:
-        """Local rank to handler; empty before the start. ``proc`` of a handler has the usual surface of a `Popen`."""
+        """Local rank to handler; empty before the start. ``proc`` of a handler has the usual interface of a `Popen`."""
         if not self._handlers and self._supervisor is not None:
             self._handlers = self._make_handlers(self._supervisor)
         return self._handlers

@@ -27,7 +27,7 @@ _C_NAMES = {"stdout": ("stdout", "__stdoutp"), "stderr": ("stderr", "__stderrp")
 def redirect(std: str, to_file: str) -> Iterator[None]:
     """Redirect stdout or stderr to a file within the block.
 
-    It replaces the file descriptor, so C libraries and child processes are redirected, too. Buffered text is flushed
+    This replaces the file descriptor, so C libraries and child processes are redirected, too. Buffered text is flushed
     to the previous target. Blocks may be nested, on one thread only, since the descriptor belongs to the process.
 
     Args:

@@ -121,7 +121,7 @@ def start_processes(  # noqa: F811 - implements both overloads
 ) -> PContext:
     """Start one process per entry of `args`; return the running gang.
 
-    Accept both generations of PyTorch's signature, distinguished by type: the present one
+    Accept both generations of PyTorch's signature, distinguished by type: the current one
     (``logs_specs, log_line_prefixes, start_method, numa_options, duplicate_stdout_filters,
     duplicate_stderr_filters``) and the one up to 2.1 (``log_dir, start_method, redirects, tee``), whose
     files are ``<log_dir>/<rank>/stdout.log``.
@@ -133,7 +133,7 @@ def start_processes(  # noqa: F811 - implements both overloads
             one argument.
         envs: Local rank to variables added to this process's environment; none by default.
             ``TORCHELASTIC_ERROR_FILE`` is set in each.
-        *positional: The further arguments of either generation.
+        *positional: The other arguments of either generation.
         **named: The same by name; and ``grace`` (seconds from the first signal to SIGKILL; None: the environment's
             ``SUPERVISE_GRACE``, or 30),
             ``cwd`` (working directory of the ranks), ``timeout`` (seconds after which the gang is stopped),
@@ -143,7 +143,8 @@ def start_processes(  # noqa: F811 - implements both overloads
             ``rest_for_one``), ``success_exit_codes`` (exit codes that are a success),
             ``ready`` (the start waits until each rank is ready: ``notify`` means that it has reported so by
             `supervise.notify`; or a probe, such as ``tcp:8000``), ``ready_timeout_s`` (seconds from the launch of a
-            rank until it must be ready), ``alive`` (a probe that a rank must answer from then on, or it hangs),
+            rank until it must be ready), ``alive`` (a probe that a ready rank must answer; otherwise it counts as
+            hung),
             ``alive_interval_s``, ``alive_timeout_s``, ``alive_failures`` (the tries of that probe),
             ``watchdog`` (a `Watchdog`: when a rank counts as hung, and what follows),
             ``containment`` (treatment of processes that leave their process group: ``group`` reports them at the
@@ -195,7 +196,7 @@ def _context(
     return MultiprocessContext(name, entrypoint, args, envs, **given)
 
 
-# help() and editors show the present generation.
+# help() and editors show the current generation.
 start_processes.__wrapped__ = _generations[0]  # type: ignore[attr-defined]
 _NOW, _ONCE = (each.__code__.co_varnames[4 : each.__code__.co_argcount] for each in _generations)
 """The arguments that may be positional, of either generation, after the four that both have."""
@@ -203,7 +204,7 @@ _OURS = frozenset(_generations[0].__kwdefaults__ or ()) | {"until_polled"}
 
 
 def _sort_out(positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-    """Return all arguments by their names in the present generation."""
+    """Return all arguments by their names in the current generation."""
     once = _is_once(positional, named)
     names = _ONCE if once else _NOW
     if len(positional) > len(names):

@@ -63,7 +63,7 @@ class _Home:
     """The process that made a gang, and the event loop that used it first."""
 
     def __init__(self, gang: str) -> None:
-        """Note this process; the first `check` notes the event loop.
+        """Record this process; the first `check` records the event loop.
 
         Args:
             gang: Name of the gang, for errors.
@@ -110,7 +110,7 @@ class Cancellations:
     """The cancellations of the current task that arrive while it waits for a step that it must finish."""
 
     def __init__(self, cause: BaseException | None = None) -> None:
-        """Begin with `cause`, the exception that made the step necessary; None if none did."""
+        """Store `cause`, the exception that made the step necessary; None if there is none."""
         self._cause = cause
         self._canceled = isinstance(cause, asyncio.CancelledError)
         self.caught: asyncio.CancelledError | None = None
@@ -119,7 +119,7 @@ class Cancellations:
         """`Task.cancelling` of the task when the first cancellation was caught."""
 
     async def outlast(self, step: Callable[[], Awaitable[T]], *, again: Callable[[], object] = lambda: None) -> T:
-        """Await ``step()`` until it returns or raises, also if the task is canceled meanwhile.
+        """Await ``step()`` until it returns or raises, even if the task is canceled meanwhile.
 
         Args:
             step: Returns an awaitable that a canceled task may abandon; called again after each cancellation.
@@ -167,7 +167,7 @@ def _cancel_again(task: asyncio.Task[object], count: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsDropped:
-    """The buffer of a slow consumer has overflowed. `count` events, the oldest ones, are missing at this place."""
+    """The buffer of a slow consumer has overflowed. The oldest `count` events are missing here."""
 
     count: int
 
@@ -194,7 +194,7 @@ class Mailbox:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, size: int) -> None:
-        """Make an empty mailbox that keeps the newest `size` messages."""
+        """Create an empty mailbox that keeps the newest `size` messages."""
         self.actor_urn: str = uuid.uuid4().urn
         self._loop = loop
         self._messages: deque[tuple[int, Event]] = deque(maxlen=size)
@@ -269,7 +269,7 @@ class Events:
     """
 
     def __init__(self, home: _Home, *, buffer_size: int) -> None:
-        """Make the iterator, not subscribed yet.
+        """Create the iterator, not subscribed yet.
 
         Args:
             home: Process and event loop of the gang.
@@ -358,7 +358,7 @@ class _Ending:
 class Gang:
     """One gang, which lives in an ``async with`` block.
 
-    The block is entered when all ranks are ready. Leaving it, for any reason, closes the gang, and waits until no
+    The body of the block runs when all ranks are ready. Leaving it, for any reason, closes the gang, and waits until no
     process of the gang is left. A canceled task leaves its block and so closes its gang: the ranks get SIGTERM and the
     gang's `grace`. A further cancellation of the task kills the ranks at once. Nothing blocks the event loop.
 
@@ -528,7 +528,7 @@ class Gang:
     ) -> RunProcsResult:
         """Stop the gang, and return the result when none of its processes is left. Idempotent.
 
-        If the task is canceled meanwhile, the gang is closed all the same, and the block waits for that.
+        If the task is canceled meanwhile, the close continues, and the block waits for it.
 
         Args:
             timeout: Seconds from the first signal to SIGKILL; None for the gang's `grace`.
@@ -551,7 +551,7 @@ class Gang:
         return await self._ask(Pids())
 
     async def status(self) -> GangStatus:
-        """Return the present state of the gang and of each rank."""
+        """Return the current state of the gang and of each rank."""
         return await self._ask(Status())
 
     async def signal(self, sig: Signals, ranks: Iterable[int] | None = None, *, group: bool = False) -> frozenset[int]:
@@ -609,7 +609,7 @@ class Gang:
         return await self._ask(Stacks(ranks=_some(ranks)))
 
     def events(self, *, buffer_size: int = BUFFER_SIZE) -> Events:
-        """Return an iterator over the events of the gang. It begins with those of the present life of each rank.
+        """Return an iterator over the events of the gang. It begins with those of the current life of each rank.
 
         The iterator yields the messages of a Supervisor to its subscribers, and ends after `GangFinished`. Each call
         makes one consumer with its own buffer; a slow one delays neither the gang nor other consumers. If the buffer is

@@ -1,4 +1,4 @@
-"""The process object of `spawn`, with the surface of `multiprocessing.Process`."""
+"""The process object of `spawn`, with the interface of `multiprocessing.Process`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RankProcess:
         weakref.finalize(self, self._wake_fd.close).atexit = False  # the loop may still call `settle` at the exit
 
     def started(self, pid: int, gang: pykka.ActorRef[Any]) -> None:
-        """Note the pid and the Supervisor of the process."""
+        """Record the pid and the Supervisor of the process."""
         self._pid, self._gang = pid, gang
 
     def settle(self, exitcode: int, *, failed_ns: int, trace: str | None = None, complaint: str | None = None) -> None:
