@@ -74,7 +74,7 @@ class OwnedFd:
 
     def __init__(self, fd: int = -1) -> None:
         """Take over a descriptor; -1 for none."""
-        self.fd = fd
+        self.fd: int = fd
 
     def fileno(self) -> int:
         """Return the descriptor; -1 if there is none, or after `close`."""

@@ -233,7 +233,8 @@ class ServerStatus(OwnedFd):
         if self._asking is not None:
             fd = self._asking.take()
             os.close(self.fd)
-            self.fd, self._asking = fd, None
+            self.fd: int = fd
+            self._asking = None
         try:
             data = os.read(self.fd, 8)  # never a part: the server writes eight bytes at once
         except BlockingIOError:

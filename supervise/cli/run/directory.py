@@ -154,7 +154,7 @@ class EventFile(OwnedFd):
         self._untold = 0
         self._directory = directory
         if directory is not None:
-            self.fd = open_to_append(os.path.join(directory, "events.jsonl"))
+            self.fd: int = open_to_append(os.path.join(directory, "events.jsonl"))
             self.locked = recorded_run.lock(self.fd)
 
     def write_info(self, options: Options, *, run_id: str) -> None:
