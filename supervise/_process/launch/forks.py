@@ -157,9 +157,8 @@ class ForkLauncher:
                 hold=None if outcome.hold is None else outcome.hold.rank_end,
                 call=(self.fn, self.args),
             )
-            with (
-                Gate() if dispositions.others_may_reap() else contextlib.nullcontext() as gate
-            ):  # the child must not exit before its pidfd is open
+            gated = dispositions.others_may_reap()  # then the child must not exit before its pidfd is open
+            with Gate() if gated else contextlib.nullcontext() as gate:
                 pid = fork()
                 if pid == 0:
                     if gate is not None:
