@@ -220,7 +220,7 @@ class ProcessFailure:
         """Return a sentence that names the signal that killed the process; empty if none did."""
         if self.exitcode >= 0:
             return ""
-        return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
+        return f"Signal {-self.exitcode} ({_name_of(-self.exitcode)}) received by PID {self.pid}"
 
     def signal_name(self) -> str:
         """Return the name of the signal that killed the process (``SIGSEGV``), ``<N/A>`` if none did."""

@@ -26,7 +26,7 @@ FAILED = "one of the ranks has ended, and it is not restarted"
 
 def begin(gang: Gang, batch: Batch, decision: Decision, told: Iterable[int] = ()) -> None:
     """Begin the stop of a batch. The ranks in `told` were signaled before."""
-    batch.roles = set()
+    batch.signaled = True
     batch.pending = batch.ranks & (gang.running | gang.starting | gang.leftovers)
     if batch.grace_s <= 0 and not (batch.order in OF_EACH and gang.graces_s):
         kill(gang, batch, range(gang.roles), decision)
@@ -49,7 +49,7 @@ def own_order(gang: Gang) -> steps.StopOrder:
 
 def proceed(gang: Gang, batch: Batch, decision: Decision, told: Iterable[int] = ()) -> None:
     """Signal the roles of which nothing else is waited for: all, or in turn those that no role needs that is left."""
-    if batch.roles is None:
+    if not batch.signaled:
         return
     left = {gang.role_of[rank] for rank in batch.pending}
     due = left - batch.roles
@@ -61,7 +61,6 @@ def proceed(gang: Gang, batch: Batch, decision: Decision, told: Iterable[int] = 
 
 def _signal_roles(gang: Gang, batch: Batch, roles: set[int], decision: Decision, told: Iterable[int] = ()) -> None:
     """Send the first signal to these roles, and limit the time of those that have a grace of their own."""
-    assert batch.roles is not None  # noqa: S101 - the stop has begun
     graces_s = {role: _grace_s(gang, batch, role) for role in sorted(roles)}
     kill(gang, batch, [role for role, grace_s in graces_s.items() if grace_s is not None and grace_s <= 0], decision)
     roles = roles - batch.killed
@@ -95,7 +94,7 @@ def _limit(batch: Batch, delay_s: float, decision: Decision) -> None:
 
 def kill(gang: Gang, batch: Batch, roles: Iterable[int], decision: Decision) -> None:
     """Send SIGKILL to these roles. Idempotent."""
-    if batch.roles is None:
+    if not batch.signaled:
         return
     fresh = set(roles) - batch.killed
     batch.killed |= fresh
@@ -131,7 +130,7 @@ def hurry(gang: Gang, batch: Batch, event: steps.CloseAsked, decision: Decision)
         return
     if batch.order in IN_TURN and event.order in IN_TURN and not limits:
         return
-    if batch.roles is None:  # dead ranks are being reaped
+    if not batch.signaled:  # dead ranks are being reaped
         batch.order, batch.timeout_s = "", min(timeout_s, longest_s)
         batch.death_sig = Signals.SIGKILL if event.death_sig == Signals.SIGKILL else batch.death_sig
     elif grace_of(event.death_sig, timeout_s) <= 0:
@@ -146,7 +145,7 @@ def hurry(gang: Gang, batch: Batch, event: steps.CloseAsked, decision: Decision)
 def signal_started(gang: Gang, local_rank: int, decision: Decision) -> None:
     """Signal a rank whose start was reported after its batch was signaled."""
     batch = gang.batch_of.get(local_rank, gang.stop)
-    if batch.roles is None:
+    if not batch.signaled:
         return
     batch.pending.add(local_rank)  # otherwise missing if the launch was overdue
     role = gang.role_of[local_rank]
@@ -159,7 +158,7 @@ def signal_started(gang: Gang, local_rank: int, decision: Decision) -> None:
 def timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) -> None:
     """Escalate the stop of a batch."""
     batch = gang.batches.get(event.key) if event.key else gang.stop
-    if batch is None or batch.roles is None:
+    if batch is None or not batch.signaled:
         return
     if event.name == "grace":
         kill(gang, batch, range(gang.roles) if event.role is None else (event.role,), decision)
@@ -247,7 +246,7 @@ def reason_of_signal(gang: Gang, local_rank: int) -> str:
 def advance(gang: Gang, local_rank: int, decision: Decision) -> None:
     """Advance the batch of a rank. The rank's process, its process group or its launch has ended."""
     batch = gang.batch_of.get(local_rank, gang.stop)
-    if batch.roles is None or gang.lives(local_rank):
+    if not batch.signaled or gang.lives(local_rank):
         return
     batch.pending.discard(local_rank)
     if batch is not gang.stop:
@@ -438,7 +437,7 @@ def _close_in_phase(gang: Gang, event: steps.CloseAsked, decision: Decision) -> 
     match gang.phase:
         case "new":
             gang.phase, gang.stop.state = "stopping", "swept"
-            gang.stop.reason, gang.stop.roles = event.reason, set()
+            gang.stop.reason, gang.stop.signaled = event.reason, True
             gang.dequeue(range(gang.nprocs))
         case "starting" | "running":
             _stop_all(gang, event, decision)

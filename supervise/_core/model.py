@@ -127,7 +127,7 @@ class Batch:
 
     __slots__ = (
         *("death_sig", "killed", "number", "order", "pending", "ranks", "roles", "timeout_s"),
-        *("delay_s", "down", "reason", "state", "sweep_s"),
+        *("delay_s", "down", "reason", "signaled", "state", "sweep_s"),
     )
 
     def __init__(self, ranks: Iterable[int], number: int = 0) -> None:
@@ -143,8 +143,10 @@ class Batch:
         self.timeout_s = 0.0
         """Time from the first signal to SIGKILL, as `order` says."""
         self.order: StopOrder = ""
-        self.roles: set[int] | None = None
-        """The roles to which the first signal was sent. None before the stop."""
+        self.signaled = False
+        """Whether the stop has begun. In the stop of the gang, a later end of a rank is not a cause."""
+        self.roles = set[int]()
+        """The roles to which the first signal was sent."""
         self.killed = set[int]()
         """The roles to which SIGKILL was sent; a part of `roles`."""
 
@@ -159,11 +161,6 @@ class Batch:
         """Ranks that stay down. The others start again, if the gang goes on."""
         self.delay_s = 0.0
         """Delay before the restart, without jitter."""
-
-    @property
-    def signaled(self) -> bool:
-        """Whether the stop has begun. In the stop of the gang, a later end of a rank is not a cause."""
-        return self.roles is not None
 
     @property
     def grace_s(self) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from supervise._core.steps import Verdict
 
 if TYPE_CHECKING:
-    from supervise._core.model import Gang
+    from supervise._core.model import Gang, Rank
     from supervise.messages import WorkerExited
     from supervise.result import Outcome, Role
 
@@ -45,7 +45,10 @@ def judge(gang: Gang) -> Verdict:
         return Verdict(outcome=outcome, roles=roles, blamed=(), kind="cause")
     if gang.stop.reason == "timeout":  # the caller did not request the end, so even a clean exit is not a success
         return Verdict(outcome="timed_out", roles=roles, blamed=unfinished, kind="stopped")
-    clean = {end.local_rank for end in gang.ends if _clean(end)}
+    # A rank that a close cut short is clean if it exited with code 0 and lost no return value
+    clean = {
+        end.local_rank for end in gang.ends if end.exitcode == 0 and not (end.has_value and end.complaint is not None)
+    }
     blamed = tuple([rank for rank in unfinished if rank not in clean])
     return Verdict(outcome="stopped", roles=roles, blamed=blamed, kind="stopped")
 
@@ -59,7 +62,8 @@ def _is_over(gang: Gang, local_rank: int, role: Role | None) -> bool:
     rank = gang.ranks[local_rank]
     if role == "terminated" or (role == "finished" and rank.kind != "permanent"):
         return True
-    return (rank.dismissed and local_rank not in gang.unkillable) or gang.is_left_out(local_rank)
+    left_out = rank.attempt < gang.attempt  # as `Gang.is_left_out`, whose call each rank of a close would pay
+    return left_out or (rank.dismissed and local_rank not in gang.unkillable)
 
 
 def _is_cause(gang: Gang, end: WorkerExited) -> bool:
@@ -74,19 +78,13 @@ def _is_cause(gang: Gang, end: WorkerExited) -> bool:
         return False
     if rank.fault is not None:
         return True
-    return end.local_rank == gang.culprit or (gang.failed(end) and _by_itself(gang, end))
+    return end.local_rank == gang.culprit or (_by_itself(rank, end, gang.reaped_ns) and gang.failed(end))
 
 
-def _clean(end: WorkerExited) -> bool:
-    """Return whether a rank that a close cut short exited with code 0 and lost no return value."""
-    return end.exitcode == 0 and not (end.has_value and end.complaint is not None)
-
-
-def _by_itself(gang: Gang, end: WorkerExited) -> bool:
-    rank = gang.ranks[end.local_rank]
+def _by_itself(rank: Rank, end: WorkerExited, reaped_ns: int) -> bool:
     if rank.told:
         return False
-    raised_first = end.error_ns is not None and end.error_ns < gang.reaped_ns  # recorded after the reap
+    raised_first = end.error_ns is not None and end.error_ns < reaped_ns  # recorded after the reap
     return raised_first or rank.by_itself or rank.recorded_ns is not None
 
 

@@ -411,7 +411,8 @@ def rank_end(end: WorkerExited, role: Role, started_ns: int, attempt: Attempt) -
         oom_kill=end.oom_kill,
         stdout_log=attempt.dest.stdouts.get(end.local_rank, ""),
         stderr_log=stderr,
-        stderr_tail=_last_words(end, stderr),
+        # Without a read of the file, if it was empty at the end of the rank
+        stderr_tail=last_lines(stderr) if end.log_bytes.get(stderr) else "",
         step=end.step,
         status=end.status,
     )
@@ -455,11 +456,6 @@ def build_result(gang: Gang, verdict: Verdict, attempt: Attempt, values: Mapping
             stderr_tail=last_lines(stderr),
         )
     return result
-
-
-def _last_words(end: WorkerExited, path: str) -> str:
-    """Return the last lines of a rank's stderr. If the file was empty at the end of the rank, do not read it."""
-    return last_lines(path) if end.log_bytes.get(path) else ""
 
 
 def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stopped: bool) -> ProcessFailure:

@@ -235,14 +235,15 @@ class RankActors:
         ranks: Iterable[int],
         order: Deliver | Release | LookForStop | ReportStuck,
     ) -> None:
-        """Send an order to the Workers of these ranks."""
-        for rank in ranks:
-            self._workers[rank].tell(order)
+        """Send an order to the Workers of these ranks, in one turn of the loop."""
+        self._loop.post(_dispatch, self._actors([self._workers[rank] for rank in ranks]), order)
 
     def recorded(self, ranks: Iterable[int]) -> dict[int, int]:
         """Return the ranks that have recorded an exception: rank to monotonic ns of the record."""
         files = self._attempt.dest.error_files
-        found = [(rank, recorded_ns(files.get(rank, ""))) for rank in ranks]
+        found = [
+            (rank, recorded_ns(files[rank])) for rank in ranks if rank in files and os.access(files[rank], os.F_OK)
+        ]
         return {rank: at_ns for rank, at_ns in found if at_ns is not None}
 
     def drain(self, ends: Sequence[WorkerExited], leftovers: Collection[int] = ()) -> None:
@@ -312,9 +313,19 @@ class RankActors:
 
     def _dismiss(self, workers: Iterable[Any]) -> None:
         """Let Workers leave pykka's registry when they have handled the messages that they have."""
-        for worker in workers:
-            if (actor := worker.actor_inbox.actor) is not None:
-                self._loop.post(actor.leave)
+        self._loop.post(_dispatch, self._actors(workers), None)
+
+    def _actors(self, workers: Iterable[Any]) -> list[Worker]:
+        return [actor for worker in workers if (actor := worker.actor_inbox.actor) is not None]
+
+
+def _dispatch(actors: list[Worker], order: object | None) -> None:
+    """Let Workers handle an order, or without one leave pykka's registry."""
+    for actor in actors:
+        if order is None:
+            actor.leave()
+        else:
+            actor.dispatch(order)
 
 
 def _trimming(

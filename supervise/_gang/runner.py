@@ -487,14 +487,14 @@ class GangRunner:
 
     def _tell(self, fact: steps.Fact) -> None:
         self.events.emit(fact)
-        if isinstance(fact, say.WorkerStarted):
-            self.subscribers.tell(fact)
-            if self._health is not None:
-                self._health.started(fact)
-        elif isinstance(fact, steps.RankExited):
+        if isinstance(fact, steps.RankExited):
             self.subscribers.tell(fact.end)
             if self._listener is not None:
                 self._listener.exited(fact.end, self.ranks.slots.outcomes.get(fact.end.local_rank))
+        elif isinstance(fact, say.WorkerStarted):
+            self.subscribers.tell(fact)
+            if self._health is not None:
+                self._health.started(fact)
         elif isinstance(fact, steps.RankReady):
             rank, pid = fact.local_rank, self.gang.ranks[fact.local_rank].pid or 0
             self.subscribers.tell(say.WorkerReady(local_rank=rank, pid=pid, ready_ns=fact.at_ns, attempt=fact.attempt))

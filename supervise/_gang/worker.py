@@ -66,9 +66,10 @@ class ReportStuck(Bare):
 
 
 def recorded_ns(error_file: str) -> int | None:
-    """Return the monotonic ns at which `error_file` recorded its exception; None if the file has no exception."""
-    if not error_file or not os.access(error_file, os.F_OK):  # the common case; unlike lstat, it raises no exception
-        return None
+    """Return the monotonic ns at which `error_file` recorded its exception; None if the file has no exception.
+
+    The caller has seen that the file exists, by `os.access`: most ranks have none, and each costs only this call.
+    """
     try:
         found = os.lstat(error_file)
     except OSError:
@@ -176,9 +177,11 @@ class Worker(LoopActor):
                 self._launch()
             case Deliver():
                 self._deliver(message.sig, group=message.group, since_s=message.since_s)
-                if message.wake:  # supervise stops the rank: after the signal, nothing holds it any more
-                    self._deliver(signal.SIGCONT, group=True)
-                    self._release()
+                if message.wake and self._process is not None:  # after the stop's signal, nothing holds the rank
+                    self._stop_sent = None
+                    self._process.signal_group(signal.SIGCONT)
+                    if self._outcome is not None:
+                        self._release()
             case Release():
                 self._release()
             case LookForStop():
@@ -197,7 +200,8 @@ class Worker(LoopActor):
 
     def on_stop(self) -> None:
         """Release resources. The Supervisor stops a Worker only when its processes have ended."""
-        self._let_go()
+        if self._process is not None or not self._reaped:  # otherwise it has let go of all
+            self._let_go()
         for reply in self._stop_replies:
             reply.set(None)
 
@@ -336,11 +340,11 @@ class Worker(LoopActor):
                 exitcode=ended.code,
                 ended_ns=ended_ns,
                 core_dumped=ended.core_dumped,
-                error_ns=recorded_ns(self._error_file),
-                complaint=_complaint(ended.code, kind),
+                error_ns=recorded_ns(self._error_file) if os.access(self._error_file, os.F_OK) else None,
+                complaint=_complaint(ended.code, kind) if kind is not None or ended.code is None else None,
                 has_value=has_value,
                 lingered=self._outcome.note() if self._outcome is not None and has_value and ended.code else "",
-                log_bytes={path: size for path in self._log_paths if (size := size_of(path)) is not None},
+                log_bytes=self._sizes() if self._log_paths else {},
                 max_rss_bytes=ended.max_rss_bytes,
                 cpu_time_s=ended.cpu_time_s,
                 group_left=group_left,
@@ -353,6 +357,9 @@ class Worker(LoopActor):
         # Watch members that have been signaled, since they may end, and members that only `_process` can identify.
         if group_left and (self._signaled or self._process.holds_members):
             self._watch_group()
+
+    def _sizes(self) -> dict[str, int]:
+        return {path: size for path in self._log_paths if (size := size_of(path)) is not None}
 
     # Signals
 
@@ -508,8 +515,8 @@ class Worker(LoopActor):
         self._watched.clear()
 
     def _let_go(self) -> None:
-        if self._watched:
-            self._unwatch_all()
+        while self._watched:
+            self.loop.unwatch(self._watched.pop())
         if self._sparing is not None:
             self._sparing.cancel()
         self._members = []

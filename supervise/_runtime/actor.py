@@ -100,7 +100,7 @@ class _Stopped(threading.Event):
     Each message needs the flag several times, and `is_set` of the base class takes longer.
     """
 
-    _waiters: threading.Condition
+    _waiters: threading.Condition | None = None
     """The condition of the base class. It is made for the first waiter, because most events have none."""
 
     def __init__(self) -> None:  # not that of the base class, which makes the condition
@@ -116,10 +116,9 @@ class _Stopped(threading.Event):
 
     def set(self) -> None:
         self._flag = True  # first: a waiter that makes the condition after the next line looks at the flag
-        waiters = getattr(self, "_waiters", None)
-        if waiters is not None:
-            with waiters:
-                waiters.notify_all()
+        if self._waiters is not None:
+            with self._waiters:
+                self._waiters.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
         return self.is_set() or super().wait(timeout)
@@ -226,10 +225,20 @@ class LoopActor(pykka.Actor):
         return None
 
     def leave(self) -> None:
-        """End this actor now: remove it from pykka's registry, and let its inbox refuse further messages."""
-        if not self.actor_stopped.is_set():
-            self._stop()
-            self.actor_inbox.actor = None
+        """End this actor now: remove it from pykka's registry, and let its inbox refuse further messages.
+
+        The steps are those of `pykka.Actor._stop`, without its record of debugging, which formats the actor's name.
+        """
+        stopped = self.actor_stopped
+        if stopped._flag or stopped._process is not _process:  # `is_set` without its call
+            return
+        pykka.ActorRegistry.unregister(self.actor_ref)
+        stopped.set()
+        try:
+            self.on_stop()
+        except Exception:
+            self._handle_failure(*sys.exc_info())
+        self.actor_inbox.actor = None
 
     def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
         """Return whether an error that left a handler ends this actor.

@@ -112,20 +112,20 @@ class Pidfd(OwnedFd):
         """
         return os.waitid(os.P_PIDFD, self.fd, os.WSTOPPED | os.WNOHANG)
 
-    def send(self, sig: int, flags: int) -> None:
-        """Signal the process; with the flag for it, the group of the process."""
-        signal.pidfd_send_signal(self.fd, sig, None, flags)
+    def send(self, sig: int, flags: int) -> bool:
+        """Signal the process; with the flag for it, the group of the process. Return whether a process received it."""
+        try:
+            signal.pidfd_send_signal(self.fd, sig, None, flags)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
 
     def is_being_reaped(self) -> bool:
         """Return whether other code is reaping the process now.
 
         During the reap, the process can still be signaled, and the kernel does not keep its status yet.
         """
-        try:
-            self.send(0, 0)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return remembered(self.fd)[0] is None
+        return self.send(0, 0) and remembered(self.fd)[0] is None
 
 
 def exit_notice(pid: int, *, pidfd: int = -1, parents_word: int | None = None) -> Pidfd | ExitThread:
@@ -296,13 +296,14 @@ class Process(ABC):
         self._killed = self._killed or sig == signal.SIGKILL
         spared = sig not in _KEEP_TRACKERS and self._ended is None and self._signal_all_but_trackers(sig, since_s)
         if spared or platform.GROUP_BY_PIDFD:
-            return spared or self._send(sig, platform.PIDFD_SIGNAL_PROCESS_GROUP) or self._send(sig, 0)
+            send = self._notice.send
+            return spared or send(sig, platform.PIDFD_SIGNAL_PROCESS_GROUP) or send(sig, 0)
         if not self._holds_number():
             return self._knows_members() and self._signal_members(sig)
         try:
             os.killpg(self.pid, sig)
         except ProcessLookupError:  # the process has not called setsid yet
-            return self._send(sig, 0)
+            return self._notice.send(sig, 0)
         except PermissionError:
             return False
         return True
@@ -312,7 +313,7 @@ class Process(ABC):
         if self.fileno() < 0 or not (platform.PIDFD or self._holds_number()):
             return False
         self._killed = self._killed or sig == signal.SIGKILL
-        return self._send(sig, 0)
+        return self._notice.send(sig, 0)
 
     @abstractmethod
     def _holds_number(self) -> bool:
@@ -326,15 +327,6 @@ class Process(ABC):
     def _number_is_anothers(self) -> bool:
         """Whether a new process has the pid."""
 
-    def _send(self, sig: int, flags: int) -> bool:
-        try:
-            self._notice.send(sig, flags)
-        except OSError as error:
-            if error.errno in (errno.ESRCH, errno.EPERM):
-                return False
-            raise
-        return True
-
     def group_alive(self) -> bool:
         """Return whether the group of a reaped leader has members.
 
@@ -346,7 +338,7 @@ class Process(ABC):
         if not known:
             return False
         try:
-            self._notice.send(0, platform.PIDFD_SIGNAL_PROCESS_GROUP)
+            signal.pidfd_send_signal(self._notice.fd, 0, None, platform.PIDFD_SIGNAL_PROCESS_GROUP)
         except OSError as error:
             return error.errno == errno.EPERM
         return True
@@ -408,7 +400,7 @@ class Process(ABC):
                 stack.callback(member.close)
             trackers = {member.pid for member in found if tracks_resources(member.pid)}
             if trackers:
-                self._send(sig, 0)
+                self._notice.send(sig, 0)
                 for member in found:
                     if member.pid not in {self.pid, *trackers}:
                         member.send(sig)

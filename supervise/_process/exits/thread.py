@@ -155,9 +155,13 @@ class ExitThread:
         """Return how a child was suspended; see `Pidfd.stop`."""
         return None if self.dead else os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
 
-    def send(self, sig: int, flags: int) -> None:  # noqa: ARG002 - flags exist only for pidfds
-        """Signal the process by its pid."""
-        os.kill(self.pid, sig)
+    def send(self, sig: int, flags: int) -> bool:  # noqa: ARG002 - flags exist only for pidfds
+        """Signal the process by its pid; return whether the process received the signal."""
+        try:
+            os.kill(self.pid, sig)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
 
     def is_being_reaped(self) -> bool:
         """Return False: the thread has seen the status, or the process is already reaped."""
