@@ -116,9 +116,10 @@ class _Stopped(threading.Event):
 
     def set(self) -> None:
         self._flag = True  # first: a waiter that makes the condition after the next line looks at the flag
-        if self._waiters is not None:
-            with self._waiters:
-                self._waiters.notify_all()
+        waiters = self._waiters
+        if waiters is not None:
+            with waiters:
+                waiters.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
         return self.is_set() or super().wait(timeout)

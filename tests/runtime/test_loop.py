@@ -435,12 +435,13 @@ def test_who_begins_to_wait_in_the_middle_of_the_end_is_woken():
     waits = []
 
     class Late(_Stopped):
-        def __getattr__(self, name):  # the look for waiters, of which there are none
-            if not waits:
+        def __getattribute__(self, name):
+            found = super().__getattribute__(name)
+            if name == "_waiters" and not waits:  # the look for waiters, of which there are none
                 waits.append(threading.Thread(target=self.wait, args=(PATIENCE_S,), daemon=True))
                 waits[0].start()
                 waits[0].join(0.5)
-            raise AttributeError(name)
+            return found
 
     Late().set()
     assert len(waits) == 1
