@@ -136,23 +136,27 @@ def fitted(rows: Sequence[Sequence[str]], room: int | None, left_out: Sequence[s
     """Return the rows of a table so that `columns` makes lines that fit a terminal, if that is possible.
 
     Args:
-        rows: The texts of each row, the heads first. The texts of the last column may be shortened.
+        rows: The texts of each row, the heads first. The texts of the last column may be shortened; if that is STATE,
+            which stays whole, those of the column before it.
         room: Columns of the terminal; None: there is none.
         left_out: The heads of the columns that a narrow terminal lacks, the first to go first.
     """
     heads = list(rows[0])
     width = {head: max(map(width_of, texts)) for head, texts in zip(heads, zip(*rows, strict=True), strict=True)}
-    left = _LONGEST
+    left, short = _LONGEST, heads[-1]
     if room is not None:
 
-        def left_for_the_last() -> int:
-            return room - sum(width[head] + 2 for head in heads[:-1])
+        def left_for(short: str) -> int:
+            return room - sum(width[head] + 2 for head in heads if head != short)
 
         for head in left_out:
-            if head in heads and left_for_the_last() < min(_LEAST, width[heads[-1]]):
+            if head in heads and left_for(heads[-1]) < min(_LEAST, width[heads[-1]]):
                 heads.remove(head)
-        if left_for_the_last() < min(_SHORTEST, width[heads[-1]]) and len(heads) > 2:
+        if left_for(heads[-1]) < min(_SHORTEST, width[heads[-1]]) and len(heads) > 2 and heads[-1] != "STATE":
             heads.pop()
-        left = max(_SHORTEST, left_for_the_last())
-    used = [rows[0].index(head) for head in heads]
-    return [[shortened(row[at], left) if at == used[-1] else row[at] for at in used] for row in rows]
+        short = heads[-2] if heads[-1] == "STATE" else heads[-1]
+        left = max(_SHORTEST, left_for(short))
+    return [
+        [shortened(row[at], left) if head == short else row[at] for at, head in enumerate(rows[0]) if head in heads]
+        for row in rows
+    ]

@@ -387,5 +387,26 @@ def test_a_table_fits_the_terminal(room: int, lines: list[str]):
     assert columns(fitted(ROWS, room, ("PID", "BEAT"))) == lines
 
 
+@pytest.mark.parametrize(
+    ("room", "heads", "line"),
+    [
+        (60, ["RANK", "ROLE", "STATE", "STATUS"], "0     training-of-the-model.0  restarting  epoch 3 of 4  ..."),
+        (40, ["RANK", "ROLE", "STATE"], "0     training-of-the-mo ...  restarting"),
+        (30, ["RANK", "ROLE", "STATE"], "0     training ...  restarting"),
+    ],
+)
+def test_a_narrow_terminal_shows_the_whole_state(room: int, heads: list[str], line: str):
+    """The name before it is shortened."""
+    rows = [
+        ("RANK", "ROLE", "STATE", "PID", "STATUS"),
+        ("0", "training-of-the-model.0", "restarting", "4711", f"epoch 3{' of 4' * 9}"),
+    ]
+    lines = columns(fitted(rows, room, ("PID",)))
+    assert (lines[0].split(), lines[1]) == (heads, line)
+    assert max(map(len, lines)) <= room
+    without_status = columns(fitted([row[:4] for row in rows], room, ("PID",)))
+    assert (without_status == lines) == (room < 60)
+
+
 def test_a_table_in_a_pipe_has_all_columns():
     assert columns(fitted(ROWS, None, ("PID", "BEAT")))[2] == f"10    web.1   4712  0.2 s  {'x' * 56} ..."
