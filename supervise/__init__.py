@@ -205,7 +205,12 @@ def __getattr__(name: str) -> Any:
         return metadata.version("supervise-gang")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    try:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    except OSError as error:
+        from supervise._platform import why_refused
+
+        raise OSError(error.errno, why_refused(error.errno or 0, error.strerror or ""), error.filename) from error
     globals()[name] = value
     return value
 

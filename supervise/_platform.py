@@ -46,6 +46,8 @@ PIDFD_SIGNAL_PROCESS_GROUP = 4
 _REFUSALS = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EAFNOSUPPORT, errno.EINVAL})
 """The last one is the answer to a command of fcntl that the kernel does not know."""
 _CLONE3 = 435
+_NO_FD = 2**31 - 1
+"""A descriptor that is never open: a system call that works answers EBADF."""
 F_SETSIG = 10
 """The value of the constant in Linux. Python's `fcntl` module may have been built without the name."""
 
@@ -76,6 +78,8 @@ def _error_of(call: Callable[..., object], *args: object) -> int:
         call(*args)
     except OSError as error:
         return error.errno or 0
+    except NotImplementedError:  # the C library lacks a flag of posix_spawn
+        pass
     return 0
 
 
@@ -85,26 +89,45 @@ through the pidfd of its leader, also after the leader was reaped."""
 
 
 @cache
-def refused(*, functions: bool) -> str:
+def refused(*, functions: bool, failed: bool = False) -> str:
     """Return the name and the error of a system call that every start needs and that is refused; "" if there is none.
 
     Args:
         functions: Whether the start is that of functions, which need more calls than programs.
+        failed: Whether the start has failed. Then the calls that some starts do without may be the cause.
     """
     calls: dict[str, Callable[[], object]] = {
         "epoll_create1": lambda: select.epoll().close(),
+        "epoll_ctl": lambda: select.epoll().register(_NO_FD),
+        "epoll_wait": lambda: select.epoll().poll(0),
+        "poll": lambda: select.poll().poll(0),
+        "rt_sigprocmask": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         "eventfd2": lambda: os.close(os.eventfd(0)),
         "pipe2": lambda: _pipe(os.fstat),
         "fcntl(F_SETSIG)": lambda: _pipe(lambda fd: fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)),
         "fcntl(F_SETOWN)": lambda: _pipe(lambda fd: fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())),
-        "socket(AF_UNIX)": lambda: _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM).close(),
+        "socket(AF_UNIX)": lambda: _unix(_socket.socket.fileno),
         "waitid": lambda: os.waitid(os.P_PID, os.getpid(), os.WEXITED | os.WNOHANG),
+        "wait4": lambda: os.waitpid(os.getpid(), os.WNOHANG),
     }
     if functions:
         calls["memfd_create"] = lambda: _memory_file(os.fstat)
         calls["fcntl(F_ADD_SEALS)"] = lambda: _memory_file(
             lambda fd: fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         )
+    if failed:
+        calls |= {
+            "bind": lambda: _unix(lambda end: end.bind("")),  # the kernel chooses the address
+            "dup2": lambda: _pipe(lambda fd: os.dup2(fd, fd)),
+            "getcwd": os.getcwd,
+            "lseek": lambda: _pipe(lambda fd: os.lseek(fd, 0, os.SEEK_CUR)),  # ESPIPE if it works
+            "getsockname": lambda: _unix(lambda end: end.getsockname()),
+            "getsockopt": lambda: _unix(lambda end: end.getsockopt(_socket.SOL_SOCKET, _socket.SO_TYPE)),
+            "setsockopt": lambda: _unix(lambda end: end.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)),
+            "uname": os.uname,
+            "clone3": lambda: os.posix_spawn("", ["-"], {}),  # ENOENT if it works, and no process remains
+            "setsid": lambda: os.posix_spawn("", ["-"], {}, setsid=True),
+        }
     found = ((name, _error_of(call)) for name, call in calls.items())
     return next((_refusal(name, error) for name, error in found if error in _REFUSALS), "")
 
@@ -118,7 +141,7 @@ def needed(make: Callable[[], T]) -> T:
     try:
         return make()
     except OSError as error:
-        if refusal := refused(functions=False):
+        if refusal := refused(functions=False, failed=True):
             raise OSError(error.errno, refusal) from None
         raise
 
@@ -130,6 +153,14 @@ def _pipe(use: Callable[[int], object]) -> None:
     finally:
         for fd in ends:
             os.close(fd)
+
+
+def _unix(use: Callable[[_socket.socket], object]) -> None:
+    end = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+    try:
+        use(end)
+    finally:
+        end.close()
 
 
 def _memory_file(use: Callable[[int], object]) -> None:
@@ -196,8 +227,10 @@ def no_process(what: str) -> Iterator[None]:
 
 
 def why_refused(number: int, reason: str) -> str:
-    """Return why the kernel refused a launch; after EAGAIN with the limit that may be reached."""
-    return f"{reason}; {_LIMITS}" if number == errno.EAGAIN and _LIMITS not in reason else reason
+    """Return why the kernel refused a launch: a system call is refused, or after EAGAIN a limit may be reached."""
+    if number == errno.EAGAIN and _LIMITS not in reason:
+        return f"{reason}; {_LIMITS}"
+    return (number in _REFUSALS and refused(functions=False, failed=True)) or reason
 
 
 def no_thread(what: str, error: RuntimeError) -> OSError:

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Literal
 
 from supervise._gang.notify_protocol import Message, parse
+from supervise._platform import why_refused
 from supervise._process.containment.procfs import is_of_rank
 from supervise._process.files import clear_of_stdio
 from supervise._record import NamedTuple
@@ -147,9 +148,8 @@ class NotifySockets:
         except OSError as error:
             self.close(rank)
             self._close_calm_if_unused()
-            raise OSError(
-                error.errno, f"{os.strerror(error.errno or 0)}: local rank {rank} gets no notify socket"
-            ) from error
+            why = why_refused(error.errno or 0, os.strerror(error.errno or 0))
+            raise OSError(error.errno, f"{why}: local rank {rank} gets no notify socket") from error
 
     def launched(self, rank: int, pid: int, *, awaits_ready: bool = True) -> None:
         """Begin to read the socket of a rank. Its earlier datagrams are in the queue. No effect after `close`.

@@ -96,6 +96,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = end.code if isinstance(end.code, int) else 1
     except KeyboardInterrupt:  # before the signal handlers were installed
         code = _INTERRUPTED
+    except OSError as error:  # a sandbox refuses a system call
+        from supervise._platform import refused
+
+        if not refused(functions=False, failed=True):
+            raise
+        code = streams.failed(_command(words), error)
     finally:
         if argv is None:
             gc.enable()  # a program may have called this command by `runpy`

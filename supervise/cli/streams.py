@@ -8,13 +8,16 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from supervise._platform import why_refused
+
 # The text of an error for a person
 
 
 def complaint(error: BaseException) -> str:
     """Return the text of an error, with its file."""
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+        why = why_refused(error.errno or 0, error.strerror) if error.filename is None else error.strerror
+        return why if error.filename is None else f"{error.filename}: {why}"
     return str(error) or repr(error)
 
 

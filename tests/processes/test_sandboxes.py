@@ -15,9 +15,14 @@ from tests.processes import sandbox
 ROOT = str(Path(__file__).parents[2])
 pytestmark = pytest.mark.skipif(not sandbox.AVAILABLE, reason="the filter has the numbers of x86-64")
 
-NEEDED = ["epoll_create1", "eventfd2", "fcntl(F_SETOWN)", "fcntl(F_SETSIG)", "pipe2", "socket(AF_UNIX)", "waitid"]
+NEEDED = [
+    *("epoll_create1", "epoll_ctl", "epoll_wait", "eventfd2", "fcntl(F_SETOWN)", "fcntl(F_SETSIG)", "pipe2", "poll"),
+    *("rt_sigprocmask", "socket(AF_UNIX)", "wait4", "waitid"),
+]
 OF_FUNCTIONS = ["fcntl(F_ADD_SEALS)", "memfd_create"]
-OPTIONAL = sorted(sandbox.NUMBERS.keys() - {*NEEDED, *OF_FUNCTIONS, "clone3"})
+OF_SOCKETS = ["bind", "getsockname", "getsockopt", "setsockopt"]
+AT_A_FAILURE = ["dup2", "getcwd", "setsid", "uname"]
+OPTIONAL = sorted(sandbox.NUMBERS.keys() - {*NEEDED, *OF_FUNCTIONS, *OF_SOCKETS, *AT_A_FAILURE, "clone3", "lseek"})
 ERRNOS = ("ENOSYS", "EPERM", "EACCES")
 STRESS = {"ENOSYS": [pytest.mark.stress], "EACCES": [pytest.mark.stress]}
 """Marks of the single calls with these errnos, because the whole table takes minutes."""
@@ -122,6 +127,18 @@ def test_t3_a_start_without_a_call_that_it_needs_names_the_call(tmp_path, number
     check_named(under(tmp_path, number, [name], runs(tmp_path, "true")), [name])
     if name != "pipe2":  # multiprocessing fails first
         check_named(under(tmp_path, number, [name], gangs(tmp_path)), [name])
+
+
+@each_refusal([*AT_A_FAILURE, *OF_SOCKETS, "lseek"])
+def test_t3_a_start_that_failed_for_lack_of_a_call_names_the_call(tmp_path, number, name):
+    """Notify sockets need some of the calls; a function needs `lseek`, and a program does not."""
+    run, program = runs(tmp_path, "true"), gangs(tmp_path)
+    for command in [program] if name == "lseek" else [run] if name in OF_SOCKETS else [run, program]:
+        done = under(tmp_path, number, [name], command)
+        assert f"the kernel refuses the system call {name} (" in done.stderr
+        assert "seccomp" in done.stderr
+        assert done.returncode in {1, 126}
+        assert command is program or "Traceback" not in done.stderr
 
 
 def test_t3_a_service_that_systemd_restricts_to_other_address_families_is_told(tmp_path):

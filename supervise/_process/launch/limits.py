@@ -58,7 +58,7 @@ def check_host(nprocs: int, cwd: str | None, *, functions: bool = False) -> None
         raise SpecError("/proc is not mounted, which every start needs; mount it with: mount -t proc proc /proc")
     if cwd is None:
         try:
-            os.getcwd()
+            platform.needed(os.getcwd)
         except FileNotFoundError:
             raise SpecError("the working directory of this process has been deleted; go to another one first") from None
     check_count(nprocs)
