@@ -38,6 +38,8 @@ _A_TURN = 64
 """Number of datagrams to read before the loop handles other callbacks."""
 _PAUSE_S = 0.01
 _CALM_S = 0.1
+_FULL, _ENOUGH = 8, 6
+"""Numbers of datagrams: a queue that holds `_FULL` of them may overflow, and a reading should find `_ENOUGH`."""
 _WHOLE_QUEUE = 1024
 """Limit that is higher than the length of the queue on any usual machine.
 
@@ -98,7 +100,8 @@ class NotifySockets:
     """The notify sockets of one gang. Used on the gang's loop.
 
     Until a rank is ready, its socket is read at once. After that, the socket is read together with those of all other
-    ready ranks, at most every 0.1 s. So the regular heartbeats of many ranks cost only one wake-up.
+    ready ranks, at most every 0.1 s. So the regular heartbeats of many ranks cost only one wake-up. The sockets are
+    read more often while the queue of one rank would overflow otherwise.
     """
 
     def __init__(self, loop: Loop, told: Callable[[Told], object]) -> None:
@@ -122,6 +125,8 @@ class NotifySockets:
         """The sockets in the common epoll set."""
         self._next: Timer | None = None
         """The timer for the next reading of the calm sockets; None while the loop watches the epoll set."""
+        self._calm_s = _CALM_S
+        """Seconds from one reading of the calm sockets to the next."""
         _alive.add(self)
 
     def open(self, rank: int, address: str) -> None:
@@ -207,7 +212,7 @@ class NotifySockets:
     # Reading
 
     def _read_eager(self, one: _Socket) -> None:
-        if self._read(one, _A_TURN) and one.mode == "eager":
+        if self._read(one, _A_TURN) == _A_TURN and one.mode == "eager":
             one.mode = "paused"
             self._loop.unwatch(one.end.fileno())
             self._loop.call_later(_PAUSE_S, lambda: self._end_pause(one))
@@ -248,10 +253,10 @@ class NotifySockets:
         if not found:
             self._watch_calm()
             return
-        self._next = self._loop.call_later(_CALM_S, self._tick)
-        for fd, _ in found:
-            if (one := self._by_fd.get(fd)) is not None:
-                self._read(one, _A_TURN)
+        most = max([1, *(self._read(one, _A_TURN) for fd, _ in found if (one := self._by_fd.get(fd)) is not None)])
+        least_s = most * _PAUSE_S / _A_TURN
+        self._calm_s = least_s if most >= _FULL else max(least_s, min(_CALM_S, self._calm_s * _ENOUGH / most))
+        self._next = self._loop.call_later(self._calm_s, self._tick)
 
     def _close_calm_if_unused(self) -> None:
         if self._calm is None or self._sockets:
@@ -264,22 +269,22 @@ class NotifySockets:
         self._calm.close()
         self._calm = None
 
-    def _read(self, one: _Socket, at_most: int) -> bool:
-        """Handle up to `at_most` datagrams; return whether there may be more."""
-        for _ in range(at_most):
+    def _read(self, one: _Socket, at_most: int) -> int:
+        """Handle up to `at_most` datagrams; return their number. If it is `at_most`, there may be more."""
+        for number in range(at_most):
             if one.mode == "closed":
-                return False
+                return number
             try:
                 datagram, ancillary, flags, _ = one.end.recvmsg(_MOST_BYTES, _ROOM)
             except BlockingIOError:
-                return False
+                return number
             except OSError:  # the kernel has no memory left
-                return True
+                return at_most
             if flags & socket.MSG_TRUNC or not _is_from(one.pid, ancillary):
                 one.notes.dropped += 1
             else:
                 self._handle(one, parse(datagram))
-        return True
+        return at_most
 
     def _handle(self, one: _Socket, message: Message) -> None:
         notes, told = one.notes, list[Told]()

@@ -99,6 +99,17 @@ def test_a_full_queue_drops_a_heartbeat_at_once(host):
     assert said(host) == b"WATCHDOG=1", "the step is sent once"
 
 
+def test_only_the_first_step_waits_for_a_host_that_is_suspended(host):
+    """A thousand steps that wait would take 200 s."""
+    number, begun_s = fill(host), time.monotonic()
+    for step in range(1000):
+        supervise.notify(step=step)
+    assert 0.2 <= time.monotonic() - begun_s < 20
+    assert {said(host) for _ in range(number)} == {b"WATCHDOG=1"}
+    supervise.notify(heartbeat=True)
+    assert assignments(said(host)) == {"X_SUPERVISE_STEP": "999", "WATCHDOG": "1"}
+
+
 def test_the_exit_sends_the_newest_step_and_status(host):
     """The queue is full when the program reports them. Its forked child does not send them."""
     number = fill(host)

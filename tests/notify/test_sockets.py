@@ -230,6 +230,24 @@ def test_beside_a_rank_that_floods_no_beat_of_others_is_lost(host, first):
     assert host.state(0).status == "flood"
 
 
+@pytest.mark.parametrize("pause", ["", "time.sleep(0.001)"], ids=["at_once", "1000_a_second"])
+def test_a_rank_that_is_killed_after_many_steps_was_at_the_last_one(host, pause):
+    """Its queue holds 11 datagrams."""
+    source = f"""
+import os, time
+from supervise import notify
+notify(ready=True)
+for step in range(300):
+    notify(step=step, status=f"batch {{step}}")
+    {pause}
+os.kill(os.getpid(), 9)
+"""
+    process = host.python(0, source)
+    assert process.wait(PATIENCE_S) == -9
+    host.call(host.sockets.read_now, 0)
+    assert (host.state(0).step, host.state(0).status) == (299, "batch 299")
+
+
 def test_after_ready_the_sockets_are_read_ten_times_a_second(host):
     """Two ranks that send 100 times a second in all cost one wake-up every 0.1 s, and none when they have ended."""
     ticks, tick = [], host.sockets._tick
