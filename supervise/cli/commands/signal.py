@@ -119,6 +119,9 @@ def restart(words: Sequence[str]) -> int:
         made.error(f"name the ranks or roles of {given}{names and f' ({names})'}")
 
     def act(client: ControlClient) -> int:
+        if client.request("status", timeout_s=None)["phase"] in ("new", "starting"):
+            text = f"{found.target.name} is starting; the restart waits until the start is over"
+            steering.fail("restart", text, 0)
         result = client.request("restart", timeout_s=None, ranks=found.ranks)
         return steering.show(
             found, result, (_restarted(found.target, rank, pid) for rank, pid in result["pids"].items())

@@ -136,7 +136,9 @@ class GangFile:
         try:
             found = tomllib.loads(text, parse_float=str)  # a variable such as 3.10 keeps its text
             has_nul = "\\x00" in repr(found).replace("\\\\", "")
-        except ValueError as error:  # also an integer of more than 4300 digits
+        except ValueError as error:
+            if not isinstance(error, tomllib.TOMLDecodeError):
+                raise self._error("a number in it has more than 4300 digits") from None
             quotes = '; a text is between two quotes, such as command = "sleep 1"'
             raise self._error(f"{error}{quotes if _UNQUOTED.match(str(error)) else ''}") from None
         except RecursionError:
