@@ -360,8 +360,8 @@ class WorkerHung:
     """The last status that it has reported."""
     evidence: str = ""
     """Why the watchdog names this rank, if several ranks fell silent together at the same step: ``by its stack: ...``,
-    ``silent longest: the stacks are alike``, or the rank that exited or returned before. "" if silence or the steps
-    decide."""
+    ``silent longest: the stacks are alike``, or the rank that exited or returned before; also which stacks could not be
+    read. "" if silence or the steps decide."""
 
 
 @record

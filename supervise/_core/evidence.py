@@ -52,7 +52,8 @@ def by_stacks(stacks: Mapping[int, RankStacks], suspects: Sequence[int]) -> Susp
 
     It is the rank outside of the collective in which the others wait; otherwise the rank whose innermost calls differ
     from those of the majority. Of two ranks, only a known collective decides. The main threads are compared first, then
-    all threads, because another thread may do the work. If the stacks do not decide, it is the first suspect.
+    all threads, because another thread may do the work. If the stacks do not decide, it is the first suspect; but a
+    suspect whose stack could not be read precedes ranks that wait in a collective.
 
     Args:
         stacks: Rank to stacks, of the silent ranks.
@@ -68,10 +69,15 @@ def by_stacks(stacks: Mapping[int, RankStacks], suspects: Sequence[int]) -> Susp
         most = _majority(read, threads)
         if odd := [rank for rank in suspects if most and rank in read.keys() - most]:
             return _odd(odd, read, f", unlike {ranks_as_text(sorted(most))}")
+    all_wait = bool(read) and all(any(map(_waits_for_others, _all_with_frames(each))) for each in read.values())
+    missing = sorted({*stacks, *suspects} - read.keys())
+    notes = [stacks[rank].notes[0] for rank in missing if rank in stacks and stacks[rank].notes][:1]
+    unread = f"no stack of {ranks_as_text(missing)}{''.join(f' ({one_line(note)})' for note in notes)}"
+    if all_wait and (odd := [rank for rank in suspects if rank in missing]):
+        return Suspect(odd[0], f"{unread}, and the others wait in a collective", all_wait)
     why = "the stacks are alike" if len(read) > 1 and len(_majority(read, _main_only)) == len(read) else ""
     why = why or ("the stacks do not decide" if len(read) > 1 else "no stacks can be compared")
-    all_wait = bool(read) and all(any(map(_waits_for_others, _all_with_frames(each))) for each in read.values())
-    return Suspect(suspects[0], f"silent longest: {why}", all_wait)
+    return Suspect(suspects[0], f"silent longest: {why}{f'; {unread}' if missing else ''}", all_wait)
 
 
 def _odd(odd: Sequence[int], read: Mapping[int, RankStacks], how: str) -> Suspect:

@@ -1,5 +1,7 @@
 """The evidence of stacks: the rank outside of the collective, or unlike the majority; honest if they do not decide."""
 
+from dataclasses import replace
+
 import pytest
 
 from supervise._core.evidence import by_stacks
@@ -137,8 +139,17 @@ def test_a_thread_that_one_rank_has_in_addition_proves_nothing():
 
 def test_stacks_of_the_kernel_prove_nothing():
     unread = rank([], source="kernel")
-    assert named(unread, unread, unread) == (0, "silent longest: no stacks can be compared")
-    assert named(unread, rank(BACKWARD), rank(BACKWARD)) == (0, "silent longest: the stacks are alike")
+    assert named(unread, unread, unread) == (0, "silent longest: no stacks can be compared; no stack of ranks 0-2")
+    alike = "silent longest: the stacks are alike; no stack of rank 2"
+    assert named(rank(PLAIN), rank(PLAIN), unread) == (0, alike)
+
+
+def test_a_rank_in_a_collective_is_not_blamed_while_a_stack_could_not_be_read():
+    """Such as that of the rank for which the others wait, on a machine that is too busy for py-spy."""
+    unread = replace(rank([], source="kernel"), notes=("py-spy took too long", "faulthandler: it is not enabled"))
+    evidence = "no stack of rank 1 (py-spy took too long), and the others wait in a collective"
+    assert named(rank(BACKWARD), unread, rank(BACKWARD)) == (1, evidence)
+    assert named(rank(BACKWARD), unread) == (1, evidence)
 
 
 def test_a_rank_that_the_kernel_blocks_is_in_no_collective():
