@@ -20,7 +20,7 @@ from supervise._runtime.wakeup import OwnedFd, WakeFd
 from supervise.events import log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection
 
 
 # The kernel's inotify, by `ctypes`: it reports the watched files and folders that have changed
@@ -125,13 +125,9 @@ class Pace:
 class Watch:
     """A registration. As such, it keeps the thread running; a subclass also watches a file."""
 
-    def __init__(self, hub: _Hub) -> None:
-        """Store the arguments; only the hub calls this."""
-        self.hub = hub
-
     def cancel(self) -> None:
         """End the watch. Idempotent. A callback that is running at the time still completes."""
-        _cancel(self.hub, [self])
+        cancel_all([self])
 
 
 def watch(path: str, changed: Callable[[], None]) -> Watch:
@@ -144,7 +140,7 @@ def watch(path: str, changed: Callable[[], None]) -> Watch:
     Raises:
         OSError: The file does not exist or is not readable, or no thread is available.
     """
-    return _with_hub(lambda hub: hub.add(path, changed))
+    return _register(lambda hub: hub.add(path, changed))
 
 
 def hold() -> Watch:
@@ -153,16 +149,17 @@ def hold() -> Watch:
     Raises:
         OSError: No thread or descriptor is available.
     """
-    return _with_hub(lambda hub: hub.hold())
+    return _register(lambda _hub: Watch())
 
 
-def _with_hub(add: Callable[[_Hub], Watch]) -> Watch:
+def _register(make: Callable[[_Hub], Watch]) -> Watch:
     """Add a registration to the hub; create the hub if there is none."""
     global _hub  # noqa: PLW0603 - the process has one hub
     with _lock:
         hub = _hub or _Hub()
         try:
-            made = add(hub)
+            made = make(hub)
+            hub.watches.add(made)
             if _hub is None:
                 platform.start_thread(hub.thread, "the watch of log files")
         except BaseException:
@@ -176,9 +173,8 @@ def _with_hub(add: Callable[[_Hub], Watch]) -> Watch:
 class InotifyWatch(Watch):
     """A watch by inotify. Watches of the same file share one watch descriptor."""
 
-    def __init__(self, hub: _Hub, wd: int, changed: Callable[[], None]) -> None:
+    def __init__(self, wd: int, changed: Callable[[], None]) -> None:
         """Store the arguments; only the hub calls this."""
-        super().__init__(hub)
         self.wd = wd
         self.changed = changed
 
@@ -186,9 +182,8 @@ class InotifyWatch(Watch):
 class PollingWatch(Watch):
     """A watch without inotify. It compares the size and the modification time of the file every `POLL_MS`."""
 
-    def __init__(self, hub: _Hub, path: str, changed: Callable[[], None]) -> None:
-        """Store the arguments; only the hub calls this."""
-        super().__init__(hub)
+    def __init__(self, path: str, changed: Callable[[], None]) -> None:
+        """Open the file; only the hub calls this."""
         self.changed = changed
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK: the file may be a pipe now
         self._seen = self._look()
@@ -214,7 +209,7 @@ class _Hub:
         self.ended = False
         self._by_wd: dict[int, list[InotifyWatch]] = {}
         self._polled: list[PollingWatch] = []
-        self._watches: set[Watch] = set()
+        self.watches: set[Watch] = set()
         """All registrations. Without one, the thread ends."""
         self._wake_fd = WakeFd()
         self._inotify = _new_inotify()  # last: the call does not raise, so the descriptor cannot leak
@@ -229,25 +224,18 @@ class _Hub:
             except OSError as error:  # the user's limit of watches, or a sandbox; polling needs the permission as well
                 log.debug("no inotify watch for %s; polling it: %s", path, error)
             else:
-                kept = InotifyWatch(self, wd, changed)
+                kept = InotifyWatch(wd, changed)
                 self._by_wd.setdefault(wd, []).append(kept)
-                self._watches.add(kept)
                 return kept
-        polled = PollingWatch(self, path, changed)
+        polled = PollingWatch(path, changed)
         self._polled.append(polled)
-        self._watches.add(polled)
         self._wake_fd.set()
         return polled
 
-    def hold(self) -> Watch:
-        held = Watch(self)
-        self._watches.add(held)
-        return held
-
-    def remove(self, gone: Sequence[Watch]) -> bool:
-        """Remove registrations; return False if none of them was present."""
-        found = self._watches.intersection(gone)
-        self._watches -= found
+    def remove(self, gone: Collection[Watch]) -> None:
+        """Remove those registrations that are present; end the thread if there are no others."""
+        found = self.watches.intersection(gone)
+        self.watches -= found
         for each in found:
             if isinstance(each, PollingWatch):
                 self._polled.remove(each)
@@ -256,23 +244,17 @@ class _Hub:
                 self._by_wd[each.wd].remove(each)
                 if not self._by_wd[each.wd]:
                     self._unwatch(each.wd)
-        return bool(found)
+        if not self.watches:
+            self.ended = True
+            self._wake_fd.set()
 
     def _unwatch(self, wd: int) -> None:
         del self._by_wd[wd]
-        if self._inotify is not None and self._watches:  # otherwise the thread closes the inotify instance itself
+        if self._inotify is not None and self.watches:  # otherwise the thread closes the inotify instance itself
             try:
                 self._inotify.rm_watch(wd)
             except OSError as error:  # the file was deleted, and its watch with it
                 log.debug("inotify watch %d is gone: %s", wd, error)
-
-    def end_if_unused(self) -> bool:
-        """End the thread if there are no registrations."""
-        if self._watches:
-            return False
-        self.ended = True
-        self._wake_fd.set()
-        return True
 
     def close(self) -> None:
         """Close every descriptor. After a fork, the parent continues to use its copies."""
@@ -333,19 +315,15 @@ def _new_inotify() -> INotify | None:
         return None
 
 
-def cancel_all(watches: Iterable[Watch]) -> None:
+def cancel_all(watches: Collection[Watch]) -> None:
     """End several watches with one wake-up of the thread."""
-    gone = list(watches)
-    for hub in {found.hub for found in gone}:
-        _cancel(hub, [found for found in gone if found.hub is hub])
-
-
-def _cancel(hub: _Hub, gone: Sequence[Watch]) -> None:
     global _hub  # noqa: PLW0603 - one per process
     with _lock:
-        if hub.ended or not hub.remove(gone) or not hub.end_if_unused():
+        if _hub is None:
             return
-        _hub = None  # do not join the hub's thread, which closes inotify: that takes the kernel up to 20 ms
+        _hub.remove(watches)
+        if _hub.ended:
+            _hub = None  # do not join the hub's thread, which closes inotify: that takes the kernel up to 20 ms
 
 
 def _forget() -> None:

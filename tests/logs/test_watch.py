@@ -79,14 +79,15 @@ def test_nothing_is_left_after_the_last_cancel(way, log):
 def test_a_hub_that_closes_keeps_nobody_from_watching(log):
     """The kernel takes up to 20 ms for it."""
     made = watch(str(log), lambda: None)
-    real, begun, may_end = made.hub._inotify, threading.Event(), threading.Event()
+    hub = watching._hub
+    real, begun, may_end = hub._inotify, threading.Event(), threading.Event()
 
     def close() -> None:
         begun.set()
         may_end.wait(TIMEOUT_S)
         real.close()
 
-    made.hub._inotify = SimpleNamespace(close=close)
+    hub._inotify = SimpleNamespace(close=close)
     made.cancel()
     assert begun.wait(TIMEOUT_S)
     next_one = threading.Thread(target=lambda: watch(str(log), lambda: None).cancel())
