@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TextIO, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TextIO, overload
 
 from supervise._api import signals
 from supervise.logs import LogsSpecs, validate_full_rank
@@ -16,21 +16,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
+    from supervise._api.tail_log import TailLog
     from supervise.destinations import LogsDest
     from supervise.result import RunProcsResult
 
 
-class ShownLog(Protocol):
-    """One item of ``PContext._tail_logs``."""
+class LogOfGang:
+    """Stand-in for a `TailLog` in ``PContext._tail_logs`` of a gang of supervise, which shows its logs itself."""
 
-    def start(self) -> object:
-        """Begin to show the output."""
+    _stopped = False
+
+    def start(self) -> None:
+        """Do nothing."""
 
     def stop(self) -> None:
-        """Show the remaining output, and end."""
+        """Note that the gang was closed."""
+        self._stopped = True
 
     def stopped(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the gang was closed."""
+        return self._stopped
 
 
 class PContext(abc.ABC):
@@ -61,7 +66,7 @@ class PContext(abc.ABC):
     """The file of the shown stdout lines that pass the filters, open until the end; None without filters."""
     filtered_stderr: TextIO | None = None
     """The same for stderr."""
-    _tail_logs: Sequence[ShownLog] = ()
+    _tail_logs: Sequence[LogOfGang | TailLog] = ()
     _handlers_held: weakref.finalize[Any, Any] | None = None
 
     def __init__(  # noqa: PLR0917 - PyTorch's order

@@ -9,13 +9,13 @@ import threading
 import time
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import pykka
 
 from supervise import _platform as platform, messages as ask
 from supervise._api import signals
-from supervise._api.base import PContext
+from supervise._api.base import LogOfGang, PContext
 from supervise._api.signals import protected
 from supervise._files import open_to_append
 from supervise._gang.asks import as_signal
@@ -118,27 +118,6 @@ class _OwnGrace(float):
     """
 
 
-# The stand-in for PyTorch's ``TailLog`` objects in a context of supervise
-
-
-class TailState:
-    """Stand-in for a ``TailLog`` of a context: reports whether the context was closed."""
-
-    def __init__(self) -> None:
-        self._stopped = False
-
-    def start(self) -> None:
-        """Do nothing: the gang shows its logs itself."""
-
-    def stop(self) -> None:
-        """Record that the context was closed."""
-        self._stopped = True
-
-    def stopped(self) -> bool:
-        """Whether the context was closed."""
-        return self._stopped
-
-
 PROMPT_S = 5.0
 """Deadline for asks that a Supervisor answers at once. If it expires, the Supervisor is dead."""
 
@@ -167,7 +146,7 @@ class GangContext(PContext):
         args, envs = settings.get("args") or spec.args, settings.get("envs") or attempt.envs
         self._describe(spec.name, cast("Any", spec.entrypoint), args, envs, attempt.dest)
         self._filters = (spec.duplicate_stdout_filters, spec.duplicate_stderr_filters)
-        self._tail_logs = [TailState() for _ in range(2 + sum(map(bool, self._filters)))]
+        self._tail_logs = [LogOfGang() for _ in range(2 + sum(map(bool, self._filters)))]
         self._supervisor: pykka.ActorRef[Supervisor] | None = None
         self._outcome: Reply[RunProcsResult] | None = None
         self._result: RunProcsResult | None = None
@@ -193,8 +172,7 @@ class GangContext(PContext):
             SpawnError: The same, for a reason other than an `OSError`.
             SignalException: A signal arrived; no rank is left running.
         """
-        if self._begun:
-            self._refuse()
+        self._check_new()
         if self._replaced("_start"):
             self._hold_signals()
             signals.deliver()
@@ -210,16 +188,16 @@ class GangContext(PContext):
             file = open(path, "a", encoding="utf-8", opener=lambda given, _: open_to_append(given))  # noqa: SIM115
             setattr(self, name, file)
 
-    def _refuse(self) -> NoReturn:
-        raise ValueError(
-            f"The process context already initialized: {self.name} was started before."
-            " Make another context to run it again."
-        )
+    def _check_new(self) -> None:
+        if self._begun:
+            raise ValueError(
+                f"The process context already initialized: {self.name} was started before."
+                " Make another context to run it again."
+            )
 
     def _start(self) -> None:
         """Start every rank. The name is PyTorch's; `start` calls this method."""
-        if self._begun:
-            self._refuse()
+        self._check_new()
         came = self._launch() or signals.recorded()
         if came is not None:
             self._end(came.sig, self._own_grace)

@@ -158,10 +158,8 @@ class TailLog:
         if self._stopped:
             raise RuntimeError(f"the tail of {self._name} was stopped; make another to start again")
         sources = self._sources()
-        sink = sinks.console(self._dst) if sources and self._follower is None else None
-        if sink is not None:
-            sink.is_console = _is_terminal(self._dst)
-            self._follower = _Follower(self._name, sink, sources, self._filter(), self._failed)
+        if sources and self._follower is None:
+            self._follower = _follow(self._name, self._dst, sources, self._log_line_filter, self._failed)
         return self
 
     def _sources(self) -> list[Source]:
@@ -175,12 +173,6 @@ class TailLog:
             if path and path != os.devnull
         ]
 
-    def _filter(self) -> Callable[[bytes], bool] | None:
-        accepts = self._log_line_filter
-        if accepts is None or accepts is _every_line:
-            return None
-        return lambda line: accepts(line.decode("utf-8", "replace"))
-
     def _failed(self, path: str, error: OSError) -> None:
         """Log the failure of a file. Called on the Tail's thread."""
         ranks = [rank for rank, file in self._log_files.items() if str(file) == path]
@@ -193,8 +185,8 @@ class TailLog:
         The call always returns. If a destination blocks for seconds, it is abandoned, and a warning has the number of
         bytes that were not shown and are only in the files.
         """
-        follower, self._follower = self._follower, None
         self._stopped = True
+        follower, self._follower = self._follower, None
         if self._threadpool is not None:
             self._threadpool._shutdown = True  # noqa: SLF001 - a class of supervise
         if follower is not None:
@@ -234,13 +226,10 @@ def tail_logfile(  # noqa: PLR0917 - PyTorch's order
         OSError: The file cannot be read, or the destination failed.
     """
     errors: list[OSError] = []
-    sink = sinks.console(dst)
-    if sink is None:
-        return
-    sink.is_console = _is_terminal(dst)
-    keep = None if log_line_filter is None else lambda line: log_line_filter(line.decode("utf-8", "replace"))
     source = Source(local_rank=0, path=file, prefix=header.encode())
-    follower = _Follower(file, sink, [source], keep, lambda _, error: errors.append(error))
+    follower = _follow(file, dst, [source], log_line_filter, lambda _, error: errors.append(error))
+    if follower is None:
+        return
     try:
         finished.wait()
     finally:
@@ -249,6 +238,23 @@ def tail_logfile(  # noqa: PLR0917 - PyTorch's order
         raise errors[0]
     if ended.error is not None:
         raise OSError(ended.error)
+
+
+def _follow(
+    name: str,
+    dst: TextIO,
+    sources: list[Source],
+    accepts: Callable[[str], bool] | None,
+    on_error: Callable[[str, OSError], object],
+) -> _Follower | None:
+    """Begin to show the files in a stream; return None if the stream is None or closed."""
+    sink = sinks.console(dst)
+    if sink is None:
+        return None
+    sink.is_console = _is_terminal(dst)
+    if accepts is None or accepts is _every_line:
+        return _Follower(name, sink, sources, None, on_error)
+    return _Follower(name, sink, sources, lambda line: accepts(line.decode("utf-8", "replace")), on_error)
 
 
 class _Follower:

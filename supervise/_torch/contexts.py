@@ -196,8 +196,7 @@ class SubprocessContext(PolledContext):
         if make is None:
             super()._start()
             return
-        if self._begun:
-            self._refuse()
+        self._check_new()
         if self._own_settings:
             settings = ", ".join(self._own_settings)
             raise SpecError(
