@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from supervise import Signal, Start, Status
-from supervise._process.exits.leader import Child
+from supervise._process.exits.leader import Process, exit_notice
 from supervise._process.exits.thread import ExitThread
 from supervise.elastic.subprocess_handler import SubprocessHandler
 from tests.kernels import use_older_kernel
@@ -158,7 +158,7 @@ def test_a_handle_that_is_closed_before_the_end_leaves_the_thread_nothing_to_rin
     """The thread waits on, and what it rings later is its own: not what has the descriptor's number by then."""
     use_older_kernel(monkeypatch, "pidfd")
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-        process = Child(child.pid, keep=child)
+        process = Process(child.pid, exit_notice(child.pid), keep=child)
         (thread,) = (t for t in threading.enumerate() if t.name == f"supervise-wait-{child.pid}")
         number = process.fileno()
         process.close()

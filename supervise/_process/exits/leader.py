@@ -9,7 +9,6 @@ import os
 import resource
 import signal
 import struct
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from supervise import _platform as platform
@@ -161,15 +160,16 @@ _ROUNDS = 10
 """Limit on the scans for members that were forked while the group was signaled."""
 
 
-class Process(ABC):
+class Process:
     """Handle of a started process that leads its own session: exit notice, status and group. No method blocks.
 
-    The handle uses the pid only while no other process can have it. After that, it signals the process and the members
-    of the group by descriptors.
+    The process is a child of this process, which reaps it, unless a subclass says otherwise. The handle uses the pid
+    only while no other process can have it. After that, it signals the process and the members of the group by
+    descriptors.
     """
 
-    def __init__(self, pid: int, notice: Pidfd | ExitThread, *, execs: bool, keep: Any = None) -> None:
-        """Take over a process.
+    def __init__(self, pid: int, notice: Pidfd | ExitThread, *, execs: bool = True, keep: Any = None) -> None:
+        """Take over a process that is not reaped yet.
 
         Args:
             pid: Its pid.
@@ -224,9 +224,13 @@ class Process(ABC):
         """Do the same as `reap`. A child of the fork server does not wait for the server's report."""
         return self.reap()
 
-    @abstractmethod
     def stopped_by(self) -> signal.Signals | None:
         """Return the signal that has suspended the process, once per suspension; None if there is no new suspension."""
+        try:
+            found = self._notice.stop()
+        except OSError:  # reaped by other code of this program
+            return None
+        return None if found is None else as_signal(found.si_status)
 
     def _take_exit(self) -> Exit | None:
         """Return the exit of a child of this process, and reap it; None if it is not known yet."""
@@ -281,8 +285,8 @@ class Process(ABC):
         return Exit(code=code, core_dumped=dumped)
 
     def _is_being_reaped(self) -> bool:
-        """Whether other code is reaping the process at this moment."""
-        return False
+        """Return whether other code is reaping the process at this moment."""
+        return self._notice.is_being_reaped()
 
     # The group
 
@@ -315,17 +319,23 @@ class Process(ABC):
         self._killed = self._killed or sig == signal.SIGKILL
         return self._notice.send(sig, 0)
 
-    @abstractmethod
     def _holds_number(self) -> bool:
         """Return whether the process still has its pid: it runs, or it is a zombie that only the host would reap."""
+        if self._reaped:
+            return False
+        try:
+            self._peek()
+        except ChildProcessError:
+            return False
+        return True
 
-    @abstractmethod
     def _knows_members(self) -> bool:
         """Return whether to signal each member of the group separately, because a new group may have the number."""
+        return self._reaped
 
-    @abstractmethod
     def _number_is_anothers(self) -> bool:
-        """Whether a new process has the pid."""
+        """Return whether a new process has the pid of this one, which is reaped."""
+        return look(self.pid) is not None
 
     def group_alive(self) -> bool:
         """Return whether the group of a reaped leader has members.
@@ -466,52 +476,6 @@ def as_signal(number: int) -> signal.Signals:
         return signal.Signals(number)
     except ValueError:
         return signal.SIGSTOP
-
-
-class Child(Process):
-    """A process that this process has started and reaps."""
-
-    def __init__(self, pid: int, *, keep: Any = None, execs: bool = True, pidfd: int = -1) -> None:
-        """Take over a child that is not reaped yet.
-
-        Args:
-            pid: Its pid.
-            keep: As for `Process`.
-            execs: Whether the child executes a program. Until the exec, the kernel counts the host's memory as the
-                child's peak.
-            pidfd: Pidfd of the child, taken over; -1 to open one.
-
-        Raises:
-            OSError: No descriptor is left, or no thread is available.
-        """
-        super().__init__(pid, exit_notice(pid, pidfd=pidfd), execs=execs, keep=keep)
-
-    def stopped_by(self) -> signal.Signals | None:
-        """Return the signal that has suspended the child, once per suspension; None if there is no new suspension."""
-        try:
-            found = self._notice.stop()
-        except OSError:  # reaped by other code of this program
-            return None
-        return None if found is None else as_signal(found.si_status)
-
-    def _is_being_reaped(self) -> bool:
-        return self._notice.is_being_reaped()
-
-    def _holds_number(self) -> bool:
-        if self._reaped:
-            return False
-        try:
-            self._peek()
-        except ChildProcessError:
-            return False
-        return True
-
-    def _knows_members(self) -> bool:
-        return self._reaped
-
-    def _number_is_anothers(self) -> bool:
-        """Whether a new process has the pid. Only for a child that is reaped."""
-        return look(self.pid) is not None
 
 
 class ExitSlots:

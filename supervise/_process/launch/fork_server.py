@@ -308,6 +308,9 @@ class ForkServerChild(Process):
             raise ChildProcessError(errno.ECHILD, "reaped by its parent")
         return self._notice.peek()
 
+    def _is_being_reaped(self) -> bool:
+        return False  # `_take_exit` and `give_up` have found out
+
     def _is_between_parents(self) -> bool:
         """Return whether the child runs, or is a zombie between two parents.
 

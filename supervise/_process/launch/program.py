@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from supervise import _platform as platform
 from supervise._files import accessible, open_to_append, tell_reader
 from supervise._process import lifeline
-from supervise._process.exits.leader import Child, Process
+from supervise._process.exits.leader import Process, exit_notice
 from supervise._process.files import clear_of_stdio, close
 from supervise._process.launch import dispositions, posix_spawn
 from supervise._record import NamedTuple, field, record, replace
@@ -415,7 +415,7 @@ def with_channel(how: LaunchSpec, outcome: OutcomeFile, start: Callable[[Outcome
     return launched
 
 
-def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: Sequence[int] = ()) -> Child:
+def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: Sequence[int] = ()) -> Process:
     """Start `argv`, and arm its lifeline.
 
     Args:
@@ -436,7 +436,7 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
     return _run(argv, how, read_end, pass_fds, None)
 
 
-def _run(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: Sequence[int], gate: Gate | None) -> Child:
+def _run(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: Sequence[int], gate: Gate | None) -> Process:
     env, cwd = how.env, how.cwd
     by_shell = gate is not None or how.enter is not None or how.listen
     if by_shell or not (cwd is None or posix_spawn.CHANGES_FOLDER):
@@ -469,20 +469,20 @@ def _arm(read_end: int, pid: int) -> None:
         lifeline.arm(read_end, pid)
 
 
-def hold(pid: int, keep: object = None, *, execs: bool = True, pidfd: int = -1) -> Child:
+def hold(pid: int, keep: object = None, *, execs: bool = True, pidfd: int = -1) -> Process:
     """Return the handle of a child that was just started; kill the child if that fails.
 
     Args:
         pid: The child.
-        keep: As for `Child`.
-        execs: As for `Child`.
-        pidfd: As for `Child`.
+        keep: As for `Process`.
+        execs: As for `Process`.
+        pidfd: Pidfd of the child, which the handle takes over; -1 to open one.
 
     Raises:
         UnreapedError: The host cannot make a handle, for example because no descriptor is left.
     """
     try:
-        return Child(pid, keep=keep, execs=execs, pidfd=pidfd)
+        return Process(pid, exit_notice(pid, pidfd=pidfd), execs=execs, keep=keep)
     except OSError as error:
         with contextlib.suppress(ProcessLookupError):  # reaped by other code of this program already
             os.kill(pid, signal.SIGKILL)
