@@ -315,20 +315,13 @@ class Counters:
         with self._lock:
             if not self._based:  # without a baseline, all earlier kills are attributed to other processes
                 self._begin()
-            return self._takes_one(self._files_of(pid))
-
-    def _takes_one(self, paths: Iterator[str]) -> bool:
-        """Return whether one of these counters has an unexplained kill.
-
-        If so, that kill counts as explained from then on.
-        """
-        for path, count in self._read_all(paths).items():
-            known = self._known.get(path, 0)
-            if count > known:
-                self._known[path] = known + 1
-                return True
-            self._known[path] = count
-        return False
+            for path, count in self._read_all(self._files_of(pid)).items():
+                known = self._known.get(path, 0)
+                if count > known:
+                    self._known[path] = known + 1
+                    return True
+                self._known[path] = count
+            return False
 
     def _files_of(self, pid: int | None) -> Iterator[str]:
         own = list(self._own_files())

@@ -128,19 +128,8 @@ def _environment_now(place: str) -> bytes:
             return read
         finally:
             os.close(fd)
-    except FileNotFoundError:
-        return b"" if os.path.isdir("/proc/self") else _environment_without_proc(int(place))
     except OSError as error:  # a process of another user, or one that has exited
         unless_gone(error)
-        return b""
-
-
-def _environment_without_proc(pid: int) -> bytes:
-    import psutil
-
-    try:
-        return f"{marker.VARIABLE}={psutil.Process(pid).environ().get(marker.VARIABLE, '')}".encode()
-    except (psutil.Error, OSError):
         return b""
 
 

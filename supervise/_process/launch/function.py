@@ -238,13 +238,15 @@ class Pickled:
 
 
 class _Travel:
-    """Substitute for the Popen of multiprocessing while queues, locks and connections are pickled."""
+    """Substitute for the Popen of multiprocessing while queues, locks and connections are pickled.
+
+    It owns the descriptors that it duplicates, and closes them when it is collected.
+    """
 
     def __init__(self, method: StartMethod) -> None:
+        self.fds: list[int] = []
         from multiprocessing import popen_forkserver, popen_spawn_posix
 
-        self.held = _Held()
-        self.fds = self.held.fds
         self._by_index = method == "forkserver"
         self.DupFd: Any = (popen_forkserver if self._by_index else popen_spawn_posix)._DupFd  # noqa: SLF001
 
@@ -254,16 +256,8 @@ class _Travel:
         self.fds.append(copy)
         return len(self.fds) - 1 if self._by_index else copy
 
-
-class _Held:
-    """Owner of duplicated descriptors. It closes them when it is collected."""
-
-    def __init__(self) -> None:
-        self.fds: list[int] = []
-
     def __del__(self) -> None:
-        for fd in self.fds:
-            os.close(fd)
+        close(*self.fds)
 
 
 def pickle_calls(
@@ -286,15 +280,15 @@ def pickle_calls(
     sys_path, prepared = _preparation(method)
     pickled = {}
     for rank, (fn, args) in calls.items():
-        data, held = _pickle(fn, args, rank, method, own_main=own_main)
-        fds = tuple(held.fds)
-        pickled[rank] = Pickled(data=data, fds=fds, keep=(held, args), sys_path=sys_path, prepared=prepared)
+        data, owner = _pickle(fn, args, rank, method, own_main=own_main)
+        fds = tuple(owner.fds)
+        pickled[rank] = Pickled(data=data, fds=fds, keep=(owner, args), sys_path=sys_path, prepared=prepared)
     return pickled
 
 
 def _pickle(
     fn: Callable[..., Any], args: tuple[Any, ...], rank: int, method: StartMethod, *, own_main: bool
-) -> tuple[bytes, _Held]:
+) -> tuple[bytes, _Travel]:
     from multiprocessing import reduction
 
     try:
@@ -316,8 +310,8 @@ def _pickle(
     ) from error
 
 
-def _dumped(call: object, method: StartMethod, dump: Callable[[Any, Any], object]) -> tuple[bytes, _Held]:
-    """Return the pickle of a call, and the descriptors to which it refers."""
+def _dumped(call: object, method: StartMethod, dump: Callable[[Any, Any], object]) -> tuple[bytes, _Travel]:
+    """Return the pickle of a call, and the owner of the descriptors to which it refers."""
     from multiprocessing import context
 
     popen: Any = _Travel(method)
@@ -327,7 +321,7 @@ def _dumped(call: object, method: StartMethod, dump: Callable[[Any, Any], object
         dump(call, buffer)
     finally:
         context.set_spawning_popen(None)
-    return buffer.getvalue(), popen.held
+    return buffer.getvalue(), popen
 
 
 def _preparation(method: StartMethod) -> tuple[list[str], bytes]:

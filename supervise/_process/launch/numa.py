@@ -161,8 +161,6 @@ def _mode(options: Any) -> AffinityMode:
 
 
 def _cpus(gpu: int, mode: AffinityMode) -> frozenset[int]:
-    if not hasattr(os, "sched_setaffinity"):
-        raise SpecError("this system cannot bind a process to CPUs")
     nodes = _nodes_of_gpus()
     if gpu not in nodes:
         raise SpecError(f"there is no GPU with index {gpu}; {len(nodes)} found (under {SYSFS}/bus/pci/devices)")
