@@ -149,7 +149,7 @@ class LineStream:
     @property
     def held_bytes(self) -> int:
         """The number of buffered bytes of an unfinished line."""
-        waiting = self._select.held_bytes if self._select is not None else 0
+        waiting = len(self._select.held) if self._select is not None else 0
         rows = len(self._waiting) + sum(map(len, self._rows))
         return len(self._held or self._before) + self._ends_in_cr + waiting + rows
 
@@ -532,12 +532,8 @@ class _Selection:
     def __init__(self, accepts: Callable[[bytes], bool], limit_bytes: int) -> None:
         self._accepts = accepts
         self._limit = limit_bytes
-        self._held = b""
+        self.held = b""
         self._verdict: bool | None = None  # for a line longer than the limit
-
-    @property
-    def held_bytes(self) -> int:
-        return len(self._held)
 
     def feed(self, chunk: bytes) -> bytes:
         passed: list[bytes] = []
@@ -549,21 +545,21 @@ class _Selection:
             if not cut:
                 return b"".join(passed)
             self._verdict = None
-        *lines, rest = (self._held + chunk).split(b"\n")
+        *lines, rest = (self.held + chunk).split(b"\n")
         for line in lines:
             raw = line + b"\n"
             if self._accepts(raw if len(raw) <= self._limit else raw[: self._limit]):
                 passed.append(raw)
-        self._held = rest
+        self.held = rest
         if len(rest) >= self._limit:
-            self._held = b""
+            self.held = b""
             self._verdict = self._accepts(rest[: self._limit])
             if self._verdict:
                 passed.append(rest)
         return b"".join(passed)
 
     def finish(self) -> bytes:
-        rest, self._held = self._held, b""
+        rest, self.held = self.held, b""
         self._verdict = None
         return rest if rest and self._accepts(rest) else b""
 
