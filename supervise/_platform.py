@@ -103,24 +103,25 @@ def refused(*, functions: bool, failed: bool = False) -> str:
         "poll": lambda: select.poll().poll(0),
         "rt_sigprocmask": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         "eventfd2": lambda: os.close(os.eventfd(0)),
-        "pipe2": lambda: _pipe(os.fstat),
-        "fcntl(F_SETSIG)": lambda: _pipe(lambda fd: fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)),
-        "fcntl(F_SETOWN)": lambda: _pipe(lambda fd: fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())),
+        "pipe2": lambda: _use(os.pipe(), os.fstat),
+        "fcntl(F_SETSIG)": lambda: _use(os.pipe(), lambda fd: fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)),
+        "fcntl(F_SETOWN)": lambda: _use(os.pipe(), lambda fd: fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())),
         "socket(AF_UNIX)": lambda: _unix(_socket.socket.fileno),
         "waitid": lambda: os.waitid(os.P_PID, os.getpid(), os.WEXITED | os.WNOHANG),
         "wait4": lambda: os.waitpid(os.getpid(), os.WNOHANG),
     }
     if functions:
-        calls["memfd_create"] = lambda: _memory_file(os.fstat)
-        calls["fcntl(F_ADD_SEALS)"] = lambda: _memory_file(
-            lambda fd: fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        calls["memfd_create"] = lambda: _use((os.memfd_create("supervise", flags),), os.fstat)
+        calls["fcntl(F_ADD_SEALS)"] = lambda: _use(
+            (os.memfd_create("supervise", flags),), lambda fd: fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         )
     if failed:
         calls |= {
             "bind": lambda: _unix(lambda end: end.bind("")),  # the kernel chooses the address
-            "dup2": lambda: _pipe(lambda fd: os.dup2(fd, fd)),
+            "dup2": lambda: _use(os.pipe(), lambda fd: os.dup2(fd, fd)),
             "getcwd": os.getcwd,
-            "lseek": lambda: _pipe(lambda fd: os.lseek(fd, 0, os.SEEK_CUR)),  # ESPIPE if it works
+            "lseek": lambda: _use(os.pipe(), lambda fd: os.lseek(fd, 0, os.SEEK_CUR)),  # ESPIPE if it works
             "getsockname": lambda: _unix(lambda end: end.getsockname()),
             "getsockopt": lambda: _unix(lambda end: end.getsockopt(_socket.SOL_SOCKET, _socket.SO_TYPE)),
             "setsockopt": lambda: _unix(lambda end: end.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)),
@@ -146,12 +147,12 @@ def needed(make: Callable[[], T]) -> T:
         raise
 
 
-def _pipe(use: Callable[[int], object]) -> None:
-    ends = os.pipe()
+def _use(fds: tuple[int, ...], call: Callable[[int], object]) -> None:
+    """Call a function with the first of some descriptors, then close them all."""
     try:
-        use(ends[0])
+        call(fds[0])
     finally:
-        for fd in ends:
+        for fd in fds:
             os.close(fd)
 
 
@@ -161,14 +162,6 @@ def _unix(use: Callable[[_socket.socket], object]) -> None:
         use(end)
     finally:
         end.close()
-
-
-def _memory_file(use: Callable[[int], object]) -> None:
-    fd = os.memfd_create("supervise", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        use(fd)
-    finally:
-        os.close(fd)
 
 
 def refused_thread() -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from signal import SIGHUP, Signals
 
-TYPE_CHECKING = False
-
 _SAME_S = 0.05
 """Two equal signals within this time count as one: `timeout` sends each signal twice."""
 _OTHER_S = 1.0

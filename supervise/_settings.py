@@ -147,12 +147,7 @@ def _choice(setting: Setting, value: object) -> object:
 
 
 def _seconds(setting: Setting, value: object) -> object:
-    check_seconds(setting.name, value)
-    return value
-
-
-def _seconds_above_zero(setting: Setting, value: object) -> object:
-    check_seconds(setting.name, value, above_zero=True, optional=setting.default is None)
+    check_seconds(setting.name, value, above_zero=setting.kind is not SECONDS, optional=setting.default is None)
     return value
 
 
@@ -299,9 +294,9 @@ class Kind:
 FLAG = Kind("bool", _such(lambda value: isinstance(value, bool), "give True or False"))
 CHOICE = Kind("str", _choice)
 SECONDS = Kind("float", _seconds, "s")
-SPAN = Kind("float", _seconds_above_zero, "s")
+SPAN = Kind("float", _seconds, "s")
 """Seconds above 0."""
-TIME_LIMIT = Kind("float", _seconds_above_zero, "s")
+TIME_LIMIT = Kind("float", _seconds, "s")
 """Seconds above 0, after which the run ends."""
 COUNT = Kind("int", _such(lambda value: _is_whole(value, 0), "it is a number of restarts, 0 or more"))
 TIMES = Kind("int", _such(lambda value: _is_whole(value, 1), "it is a number of times, 1 or more"))

@@ -374,8 +374,8 @@ class Scan:
             for fd, _ in poll.poll(left_s * 1000):
                 poll.unregister(fd)
                 waiting.discard(fd)
-        if any(escaped.fileno() < 0 for escaped in self._found):
-            _pause_without_pidfd(deadline_s)
+        if any(escaped.fileno() < 0 for escaped in self._found):  # without a pidfd, the kernel reports no exit
+            threading.Event().wait(max(0.0, deadline_s - time.monotonic()))
 
     def finding(self, *, killing: bool) -> tuple[list[Escaped], bool]:
         """Return the processes that were found, and whether there may be more. Without `killing`, only live ones.
@@ -395,11 +395,6 @@ class Scan:
         """Close the handles of the processes that were found. Idempotent."""
         while self._found:
             self._found.pop().close()
-
-
-def _pause_without_pidfd(until_s: float) -> None:
-    """Sleep in the scanning thread: without pidfds, the kernel does not report the exit of a process."""
-    threading.Event().wait(max(0.0, until_s - time.monotonic()))
 
 
 def _skipped(pid: int, skip: Collection[int]) -> bool:
