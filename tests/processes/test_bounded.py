@@ -32,7 +32,6 @@ WAITING = {"get", "join", "wait", "result", "acquire", "communicate", "ask", "st
 WITHOUT_END = {
     ("_api/tail_log.py", "finished.wait()"): "PyTorch's function, which follows a log until the caller says so",
     ("_torch/redirects.py", "queue_finished_reading_event.wait()"): "PyTorch's function, in the caller's own process",
-    ("_process/launch/forks.py", "gate.wait()"): "in a forked child: the host opens the gate, or its end closes it",
     ("_gang/probing.py", "os.waitpid(child.pid, 0)"): "on the thread of one try, whose timer kills the command",
     ("_gang/probing.py", "os.waitpid(unreaped.pid, 0)"): "of a process that is killed",
     ("_runtime/wakeup.py", "self._lock.acquire()"): "a lock that was made in the line above",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import supervise._process.launch.multiprocessing  # noqa: F401 - otherwise each child would import it
 from supervise._process.files import close
 from supervise._process.launch import bootstrap, dispositions, program
-from supervise._process.launch.program import Gate, Launched, LaunchSpec
+from supervise._process.launch.program import Launched, LaunchSpec, closed_gate
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Plain, Settings
 from supervise._record import field, record
@@ -158,11 +158,12 @@ class ForkLauncher:
                 call=(self.fn, self.args),
             )
             gated = dispositions.others_may_reap()  # then the child must not exit before its pidfd is open
-            with Gate() if gated else contextlib.nullcontext() as gate:
+            with closed_gate() if gated else contextlib.nullcontext() as gate:
                 pid = fork()
                 if pid == 0:
                     if gate is not None:
-                        gate.wait()
+                        os.read(gate, 1)  # until the host opens the gate, or dies
+                        os.close(gate)
                     bootstrap.forked(settings)  # never returns
                 return Launched(process=program.hold(pid, execs=False))
         finally:

@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise import _platform as platform
 from supervise._files import accessible, open_to_append, tell_reader
@@ -23,7 +23,7 @@ from supervise._process.launch import dispositions, posix_spawn
 from supervise._record import NamedTuple, field, record, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from supervise._process.launch.fork_server import ServerStatus
     from supervise._process.launch.posix_spawn import FoundPrograms
@@ -134,46 +134,23 @@ class LaunchSpec:
 # reads EOF and exits.
 
 
-class Gate:
-    """The gate of one program. As a context manager, it opens and closes the gate at the end of the block."""
+@contextlib.contextmanager
+def closed_gate() -> Iterator[int]:
+    """Yield the read end of a gate, which the end of the block opens. If the block fails, what waits reads EOF.
 
-    def __init__(self) -> None:
-        """Make the pipe.
-
-        Raises:
-            OSError: There is no descriptor left.
-        """
-        read, self._write = lifeline.private_pipe()
+    Raises:
+        OSError: There is no descriptor left.
+    """
+    read, write = lifeline.private_pipe()
+    try:
+        read_end = clear_of_stdio(read)
         try:
-            self.read_end = clear_of_stdio(read)
-        except OSError:
-            lifeline.close_private(self._write)
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Open the gate, unless the block has failed, and close it."""
-        try:
-            if kind is None:
-                self.open()
+            yield read_end
+            os.write(write, b"\n")
         finally:
-            self.close()
-
-    def open(self) -> None:
-        """Let the program run."""
-        os.write(self._write, b"\n")
-
-    def wait(self) -> None:
-        """Wait until the host opens the gate or dies. For a forked child, which has closed the write end."""
-        os.read(self.read_end, 1)
-        os.close(self.read_end)
-
-    def close(self) -> None:
-        """Close the pipe. A shell that still waits at the gate exits."""
-        lifeline.close_private(self._write)
-        os.close(self.read_end)
+            os.close(read_end)
+    finally:
+        lifeline.close_private(write)
 
 
 # Steps in a rank's process before its program runs. A shell executes the steps, then becomes the program
@@ -431,12 +408,12 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
     """
     # If the kernel reaps, only a pidfd that was opened before the exit still gives the exit status
     if how.gate or dispositions.kernel_reaps():
-        with Gate() as gate:
+        with closed_gate() as gate:
             return _run(argv, how, read_end, pass_fds, gate)
     return _run(argv, how, read_end, pass_fds, None)
 
 
-def _run(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: Sequence[int], gate: Gate | None) -> Process:
+def _run(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: Sequence[int], gate: int | None) -> Process:
     env, cwd = how.env, how.cwd
     by_shell = gate is not None or how.enter is not None or how.listen
     if by_shell or not (cwd is None or posix_spawn.CHANGES_FOLDER):
@@ -447,7 +424,7 @@ def _run(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: Sequence
         pid, pidfd = posix_spawn.spawn(
             argv,
             env,
-            (stdin if gate is None else gate.read_end, out, err),
+            (stdin if gate is None else gate, out, err),
             (*pass_fds, read_end),
             cwd=cwd,
             arm=read_end,
