@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from supervise import _platform as platform
 from supervise._files import accessible
 from supervise._process.launch.dispositions import ALL_BUT_HANGUP
-from supervise._record import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,16 +30,6 @@ if TYPE_CHECKING:
 
 _TEXT = bytes.__basicsize__ - 1
 """Offset of the characters in a bytes object. The address of the object is its `id`."""
-_POINTER = struct.Struct("P")
-
-
-class Block(NamedTuple):
-    """An environment in memory."""
-
-    pointers: bytes
-    """A null-terminated array of the addresses of ``name=value`` texts."""
-    texts: tuple[list[bytes], ...]
-    """The texts. The caller keeps a reference to them as long as C uses the array."""
 
 
 class SharedEnvironment:
@@ -49,24 +38,17 @@ class SharedEnvironment:
     def __init__(self, variables: Mapping[str, str]) -> None:
         """Encode the variables."""
         self.variables = _encoded(variables)
-        self._frames: dict[tuple[bytes, ...], tuple[Block, list[int]]] = {}
+        self._texts = _texts(self.variables)
+        self._addresses = dict(zip(self.variables, map(_TEXT.__add__, map(id, self._texts)), strict=True))
 
-    def with_own(self, own: Mapping[bytes, bytes]) -> Block:
-        """Return the variables with those of one rank, in the order of a dictionary that was updated with them."""
-        names = tuple(own)
-        if names not in self._frames:  # all ranks usually have the same names
-            self._frames[names] = self._frame(own)
-        (pointers, kept), places = self._frames[names]
-        texts, filled = _texts(own), bytearray(pointers)
-        for place, text in zip(places, texts, strict=True):
-            _POINTER.pack_into(filled, place, id(text) + _TEXT)
-        return Block(bytes(filled), (texts, *kept))
+    def with_own(self, own: Mapping[bytes, bytes]) -> tuple[bytes, list[bytes]]:
+        """Return an array as `_array` does of the variables with those of one rank, and the texts of these.
 
-    def _frame(self, own: Mapping[bytes, bytes]) -> tuple[Block, list[int]]:
-        """Return a block for these names, and the offset of the pointer to each of these variables."""
-        whole = {**self.variables, **own}
-        texts, place = _texts(whole), {name: number * _POINTER.size for number, name in enumerate(whole)}
-        return Block(_array(texts), (texts,)), [place[name] for name in own]
+        The order is that of a dictionary that was updated with the own variables.
+        """
+        texts = _texts(own)
+        addresses = {**self._addresses, **dict(zip(own, map(_TEXT.__add__, map(id, texts)), strict=True))}
+        return struct.pack(f"{len(addresses)}PP", *addresses.values(), 0), texts
 
 
 class ProgramEnvironment(Mapping[bytes, bytes]):
@@ -93,12 +75,12 @@ class ProgramEnvironment(Mapping[bytes, bytes]):
         return len(self.shared.variables.keys() | self.own.keys())
 
 
-def _block_of(env: Mapping[bytes, bytes]) -> Block:
-    """Return an environment for C."""
+def _pointers(env: Mapping[bytes, bytes]) -> tuple[bytes, list[bytes]]:
+    """Return an environment for C, as `_array` does, and texts that the caller keeps as long as C uses the array."""
     if isinstance(env, ProgramEnvironment):
         return env.shared.with_own(env.own)
     texts = _texts(env)
-    return Block(_array(texts), (texts,))
+    return _array(texts), texts
 
 
 def _encoded(env: Mapping[str, str]) -> dict[bytes, bytes]:
@@ -202,11 +184,12 @@ def spawn(
             return _by_subprocess(path, argv, env, stdio, fds, cwd=cwd, session=session), UNARMED
         if glibc is not None and not replaced:
             sys.audit("os.posix_spawn", path, argv, env)
-            words, block = [_word(word) for word in argv], _block_of(env)  # kept here until the start
+            words = [_word(word) for word in argv]  # kept here until the start, as the texts of the environment
+            pointers, _texts_of_own = _pointers(env)
             started: tuple[int, int] = glibc.posix_spawn(
                 words[0] if path == program else _word(path),
                 _array(words),
-                block.pointers,
+                pointers,
                 cwd=None if cwd is None else _word(cwd),
                 file_actions=_actions(stdio, fds, CLOSE_FROM, listen),
                 setsigdef=ALL_BUT_HANGUP,
