@@ -188,7 +188,6 @@ def dump_without_main(call: object, file: io.BytesIO) -> None:
         PicklingError: The call refers to a function or a class of the main module.
         Exception: The call cannot be pickled.
     """
-    import pickle
     from multiprocessing import reduction
 
     class Pickler(reduction.ForkingPickler):

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from supervise._process.launch.hold import Hold
 
     Kind = Literal["value", "None", "closed", "absent"]
+    Address = tuple[int, int, int, int]
+    """Device and inode of the file; pid and descriptor of the host, by which the worker can open the file again."""
 
 _HEADER = struct.Struct("<8scQQ")  # magic, kind, number of buffers, end of the content
 _PLACE = struct.Struct("<QQ")  # start of a buffer, its size in bytes
@@ -45,17 +47,6 @@ _KINDS: dict[bytes, Kind] = {_VALUE: "value", _NONE: "None", _CLOSED: "closed"}
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 CHANNEL_CLOSED = "result channel closed by the worker"
-
-
-class Address:
-    """Identity of the file, and the place where the worker can open it again."""
-
-    def __init__(self, device: int, inode: int, host_pid: int, host_fd: int) -> None:
-        """Store the identity."""
-        self.device = device
-        self.inode = inode
-        self.host_pid = host_pid
-        self.host_fd = host_fd
 
 
 class OutcomeFile:
@@ -78,7 +69,7 @@ class OutcomeFile:
                 self.close()
                 raise
         stat = os.fstat(self.fd)
-        self.address: Address = Address(stat.st_dev, stat.st_ino, os.getpid(), self.fd)
+        self.address: Address = stat.st_dev, stat.st_ino, os.getpid(), self.fd
 
     def kind(self) -> Kind:
         """Return the kind of content: a complete value, the value None, a complaint of the worker, or nothing.
@@ -211,8 +202,9 @@ def unpicklable(value: object, error: Exception) -> TypeError:
     """Return the exception for a return value that cannot be pickled because of `error`."""
     from supervise.recording import text_of
 
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
     why = f"{type(error).__name__}: {text_of(error)}"
-    return TypeError(f"the return value, of type {_name(value)}, cannot be pickled: {why}")
+    return TypeError(f"the return value, of type {name}, cannot be pickled: {why}")
 
 
 def _dump(value: object, file: BufferedWriter, apart: list[pickle.PickleBuffer], pickler: Any) -> None:
@@ -281,22 +273,19 @@ def _copy(file: BufferedReader, start: int, size: int) -> memoryview:
     return copy
 
 
-def _name(value: object) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
 def _is_ours(fd: int, address: Address) -> bool:
     try:
         stat = os.fstat(fd)
     except OSError:
         return False
-    return (stat.st_dev, stat.st_ino) == (address.device, address.inode)
+    return (stat.st_dev, stat.st_ino) == address[:2]
 
 
 def _complain(address: Address) -> None:
     """Record in the file that the channel was closed. The worker opens the file by the host's descriptor."""
+    _, _, host_pid, host_fd = address
     try:
-        fd = os.open(f"/proc/{address.host_pid}/fd/{address.host_fd}", os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(f"/proc/{host_pid}/fd/{host_fd}", os.O_RDWR | os.O_CLOEXEC)
     except OSError:  # no /proc, or no permission: the exit code and the error file remain
         return
     try:
