@@ -150,14 +150,9 @@ def say_at_last(text: str, level: int) -> None:
 
 def _is_configured() -> bool:
     """Return whether the application has configured the logger: by a level, a handler or no propagation."""
-    if not log.isEnabledFor(logging.ERROR) or not log.propagate:
-        return True
-    found: logging.Logger | None = log
-    while found is not None:
-        if any(handler is not _silence for handler in found.handlers):
-            return True
-        found = found.parent
-    return False
+    handlers = (*log.handlers, *logging.root.handlers)  # the logger has no other parent than the root
+    changed = not log.isEnabledFor(logging.ERROR) or not log.propagate
+    return changed or any(handler is not _silence for handler in handlers)
 
 
 def _takes_a_line(stream: Any) -> bool:
