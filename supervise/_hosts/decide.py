@@ -88,7 +88,22 @@ class HostsGang:
 # The events and the actions of the core of a gang over several hosts. Hosts are numbered from 0
 
 
-# Events. `epoch` is the number of the attempt of an event. The core drops events of earlier attempts.
+@dataclass(frozen=True, slots=True)
+class _OfAttempt:
+    """An event or an action of one attempt. The core drops events of earlier attempts."""
+
+    epoch: int
+    """Number of the attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OfHost(_OfAttempt):
+    """An event or an action of one host in one attempt."""
+
+    host: int
+
+
+# Events
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,72 +112,56 @@ class StartAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(_OfAttempt):
     """Each host of an attempt exists and has answered."""
-
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
-class NotPlaced:
+class NotPlaced(_OfAttempt):
     """The engine has no room for an attempt, or the caller's settings are not valid on a host."""
 
-    epoch: int
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
-class HostStarted:
+class HostStarted(_OfHost):
     """All ranks of a host are ready."""
 
-    epoch: int
-    host: int
     pids: dict[int, int]
     """Local rank to pid."""
 
 
 @dataclass(frozen=True, slots=True)
-class HostNotStarted:
+class HostNotStarted(_OfHost):
     """The ranks of a host could not be started. The host has reaped those of its ranks that ran."""
 
-    epoch: int
-    host: int
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
-class RankFailed:
+class RankFailed(_OfHost):
     """A rank has failed by itself. Its host stops its other ranks."""
 
-    epoch: int
-    host: int
     local_rank: int
 
 
 @dataclass(frozen=True, slots=True)
-class HostEnded:
+class HostEnded(_OfHost):
     """All ranks of a host have ended, and nothing of them is left."""
 
-    epoch: int
-    host: int
     result: RunProcsResult
 
 
 @dataclass(frozen=True, slots=True)
-class HostLost:
+class HostLost(_OfHost):
     """A host is dead or does not answer. Its ranks may run until its lease is over."""
 
-    epoch: int
-    host: int
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseOver:
+class LeaseOver(_OfHost):
     """The lease of a lost host is over, so none of its ranks runs."""
-
-    epoch: int
-    host: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +178,8 @@ class TimeUp:
 
 
 @dataclass(frozen=True, slots=True)
-class BackoffOver:
+class BackoffOver(_OfAttempt):
     """The delay before the next attempt is over."""
-
-    epoch: int
 
 
 Event = (
@@ -205,50 +202,36 @@ Event = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(_OfAttempt):
     """Ask the engine for the hosts of an attempt."""
 
-    epoch: int
-
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(_OfHost):
     """Start the ranks of a host."""
 
-    epoch: int
-    host: int
-
 
 @dataclass(frozen=True, slots=True)
-class StopHost:
+class StopHost(_OfHost):
     """Stop the ranks of a host. Send `sig` at once (None: the gang's first signal), and SIGKILL after the grace."""
 
-    epoch: int
-    host: int
     sig: Signals | None
     timeout_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitLease:
+class AwaitLease(_OfHost):
     """Stop the renewals of a host's lease, and report when the lease is over."""
 
-    epoch: int
-    host: int
-
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Release(_OfAttempt):
     """Give the hosts of an attempt back to the engine."""
 
-    epoch: int
-
 
 @dataclass(frozen=True, slots=True)
-class AnswerStart:
+class AnswerStart(_OfAttempt):
     """Answer the start, if it is not answered yet. All ranks are ready, in the first attempt or in a later one."""
-
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True)

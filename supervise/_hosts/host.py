@@ -165,10 +165,7 @@ class NewsQueue:
             self._count += 1
             self._queue.append(News(self._count, kind, what))
             self._output_bytes += size
-            poll, self._poll = self._poll, None
-            found = self._found() if poll is not None else []
-        if poll is not None:
-            poll.set(found)
+            self._answer()
 
     def after(self, number: int) -> Reply[list[News]]:
         """Return a reply with the news after `number`. The reply is set as soon as there is any.
@@ -181,15 +178,10 @@ class NewsQueue:
                 read = self._queue.popleft()
                 self._output_bytes -= len(read.what) if read.kind in ("stdout", "stderr") else 0
             self._changed.notify_all()
-            earlier, self._poll = self._poll, None
-            found = self._found()
-            waits = not found and not self._closed
-            if waits:
-                self._poll = reply
-        if earlier is not None:
-            earlier.set([])
-        if not waits:
-            reply.set(found)
+            earlier, self._poll = self._poll, reply
+            if earlier is not None:
+                earlier.set([])
+            self._answer()
         return reply
 
     def close(self) -> None:
@@ -197,12 +189,14 @@ class NewsQueue:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            poll, self._poll = self._poll, None
-        if poll is not None:
-            poll.set([])
+            self._answer()
 
-    def _found(self) -> list[News]:
-        return [each for each, _ in zip(self._queue, range(_BATCH), strict=False)]
+    def _answer(self) -> None:
+        """Answer the present poll if there is any news, or if the queue is closed."""
+        found = [each for each, _ in zip(self._queue, range(_BATCH), strict=False)] if self._poll is not None else []
+        if self._poll is not None and (found or self._closed):
+            poll, self._poll = self._poll, None
+            poll.set(found)
 
 
 class NewsSink:

@@ -221,31 +221,49 @@ class HostLink:
         The first renewal only fetches a token, because the engine may have made this host long before the others.
         """
         if self._leased:
-            self.call("launch", envs, done=partial(self._launched, envs))
+            here = self._epoch, self._number
+            self._repeat(
+                "launch",
+                envs,
+                done=lambda pids: self._step(decide.HostStarted(*here, pids)),
+                refused=lambda error: self._step(decide.HostNotStarted(*here, error)),
+            )
         else:
             self._envs = envs
 
     def tell(self, method: str, *args: Any) -> None:
-        """Call an idempotent method whose value is not needed. Repeat the call until it reaches the host."""
-        self.call(method, *args, done=partial(self._said, method, args))
+        """Call an idempotent method whose value and whose exception have no effect, until the call reaches the host."""
+        self._repeat(method, *args, done=lambda _: None, refused=lambda _: None)
 
-    # Replies, on the loop
+    def _repeat(
+        self,
+        method: str,
+        *args: Any,
+        done: Callable[[Any], object],
+        refused: Callable[[BaseException], object] | None = None,
+    ) -> None:
+        """Call an idempotent method until it answers; then call `done` with its value, or `refused` with its exception.
 
-    def _launched(self, envs: dict[int, dict[str, str]], pids: Any, error: BaseException | None) -> None:
-        if isinstance(error, HostUnavailable):
-            self._loop.call_later(_AGAIN_S, partial(self.launch, envs))
-        elif isinstance(error, HostDead):
-            self._lose(str(error))
-        elif error is not None:
-            self._step(decide.HostNotStarted(self._epoch, self._number, error))
-        else:
-            self._step(decide.HostStarted(self._epoch, self._number, pids))
+        If the host is dead, or there is no `refused`, an exception means that the host is lost.
+        """
 
-    def _said(self, method: str, args: tuple[Any, ...], _value: Any, error: BaseException | None) -> None:
-        if isinstance(error, HostUnavailable):
-            self._loop.call_later(_AGAIN_S, partial(self.tell, method, *args))
-        elif isinstance(error, HostDead):
-            self._lose(str(error))
+        def again() -> None:
+            if not self._over:
+                self._repeat(method, *args, done=done, refused=refused)
+
+        def answered(value: Any, error: BaseException | None) -> None:
+            if isinstance(error, HostUnavailable):
+                self._loop.call_later(_AGAIN_S, again)
+            elif error is None:
+                done(value)
+            elif refused is None or isinstance(error, HostDead):
+                self._lose(text_of(error) or type(error).__name__)
+            else:
+                refused(error)
+
+        self.call(method, *args, done=answered)
+
+    # The lease and the news
 
     def _renew(self) -> None:
         if self._over:
@@ -278,15 +296,9 @@ class HostLink:
 
     def _poll(self) -> None:
         if not self._over:
-            self.call("news_after", self._read, done=self._got)
+            self._repeat("news_after", self._read, done=self._got)
 
-    def _got(self, news: Any, error: BaseException | None) -> None:
-        if isinstance(error, HostUnavailable):
-            self._loop.call_later(_AGAIN_S, self._poll)
-            return
-        if error is not None:
-            self._lose(text_of(error) or type(error).__name__)
-            return
+    def _got(self, news: list[News]) -> None:
         self._heard_s = time.monotonic()
         for each in news:
             if each.number > self._read and not self._over:

@@ -24,7 +24,7 @@ from supervise._runtime.future import Reply
 from supervise._runtime.shell import with_jitter
 from supervise._settings import conditions
 from supervise.errors import SpawnError, SpecError, SuperviseError, SupervisorCrashed
-from supervise.events import Event, EventLog, log
+from supervise.events import EventLog, log
 from supervise.messages import GangFinished, GangRestarting, GangStatus, Phase, RankState, RankStatus, WorkerExited
 from supervise.recording import repr_of, text_of
 from supervise.result import LOST_SINCE, Outcome, ProcessFailure, RankEnd, RankRestart, Role, RunProcsResult
@@ -140,19 +140,16 @@ class HostEvents:
         """Report the nodes on which the hosts are."""
         for number, address in enumerate(addresses):
             fields = {"host": number, "pid": address.pid, "node_id": address.node_id}
-            self._emit(Event("supervise.host.started", "info", fields), address)
+            self._log.emit("supervise.host.started", "info", **fields, host_name=address.host_name)
 
     def lost(self, number: int, why: str, addresses: Sequence[HostAddress]) -> None:
         """Report that a host is dead or does not answer."""
         fields = {"host": number, "node_id": addresses[number].node_id, "reason": why}
-        self._emit(Event("supervise.host.lost", "error", fields), addresses[number])
+        self._log.emit("supervise.host.lost", "error", **fields, host_name=addresses[number].host_name)
 
     def _report(self, what: str, level: str, **fields: Any) -> None:
         """Emit an event of the whole gang. It has the same name and fields as for a gang on one host."""
         self._log.emit(f"{_OF_GANG}{what}", level, **fields)
-
-    def _emit(self, event: Event, address: HostAddress) -> None:
-        self._log.emit(event.name, event.level, **event.fields, host_name=address.host_name)
 
     def forward(self, number: int, event: dict[str, Any], address: HostAddress) -> None:
         """Emit an event of a host, unless it is about the host's part of the gang.
@@ -327,17 +324,14 @@ class Merger:
             return  # otherwise the host was stopped before its ranks ran
         is_cause = number in self.gang.causes
         first = bool(self.gang.causes) and number == self.gang.causes[0]
-        for local, path in result.stdouts.items():
-            merged.stdouts[self.plan.rank(number, local)] = path
-        for local, path in result.stderrs.items():
-            merged.stderrs[self.plan.rank(number, local)] = path
-        for local, failure in result.failures.items():
-            if is_cause or merged.outcome in ("stopped", "timed_out"):
-                merged.failures[self.plan.rank(number, local)] = failure
+        rank_of = partial(self.plan.rank, number)
+        merged.stdouts |= {rank_of(local): path for local, path in result.stdouts.items()}
+        merged.stderrs |= {rank_of(local): path for local, path in result.stderrs.items()}
+        if is_cause or merged.outcome in ("stopped", "timed_out"):
+            merged.failures |= {rank_of(local): failure for local, failure in result.failures.items()}
         for local, end in result.ends.items():
-            merged.ends[self.plan.rank(number, local)] = replace(
-                end, host=self.addresses[number].host_name, role=_role(end.role, first=first)
-            )
+            role: Role = "concurrent_failure" if end.role == "root_cause" and not first else end.role
+            merged.ends[rank_of(local)] = replace(end, host=self.addresses[number].host_name, role=role)
 
     def _add_lost(self, merged: RunProcsResult, number: int, host: Host) -> None:
         """Add the ranks of a host that was lost, or that could not start its ranks."""
@@ -401,11 +395,6 @@ class Merger:
                     merged.ends[rank] = replace(end, role="root_cause" if first else "concurrent_failure")
         if merged.outcome == "failed":
             merged.return_values = {}
-
-
-def _role(role: Role, *, first: bool) -> Role:
-    """Return the role in the whole gang. `role` is that on the host; `first`: the host is the first cause."""
-    return "concurrent_failure" if role == "root_cause" and not first else role
 
 
 _LONGEST_S = 1.0

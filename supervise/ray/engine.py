@@ -8,13 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from supervise import _platform as platform
 from supervise._hosts.host import Host
 from supervise._hosts.link import HostDead, HostUnavailable
+from supervise._runtime.future import Reply
 from supervise.errors import SuperviseError
 from supervise.ray import resources
 
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from supervise._hosts.link import Done
-    from supervise._hosts.plan import HostAddress, HostOrder, News
-    from supervise.messages import GangStatus
+    from supervise._hosts.plan import HostAddress, HostOrder
 
 
 # The Ray actor that holds one host of a gang. Its methods are coroutines, so that no call waits for another
@@ -41,33 +41,10 @@ class HostActor:
         """Return where this host runs."""
         return self._host.address(node_id=ray.get_runtime_context().get_node_id(), ip=self._ip)
 
-    async def launch(self, envs: dict[int, dict[str, str]]) -> dict[int, int]:
-        """Start the ranks."""
-        return await self._host.launch(envs)
-
-    async def renew(self, token: int) -> int:
-        """Extend the lease."""
-        return self._host.renew(token)
-
-    async def news_after(self, number: int) -> list[News]:
-        """Return the news after `number`, as soon as there is any."""
-        return await self._host.news_after(number)
-
-    async def status(self) -> GangStatus | None:
-        """Return the state of the ranks; None before the launch."""
-        return await self._host.status()
-
-    async def stop(self, sig: int | None, timeout_s: float | None) -> None:
-        """Stop the ranks."""
-        self._host.stop(sig, timeout_s)
-
-    async def signal(self, sig: int, ranks: frozenset[int] | None, group: bool) -> None:
-        """Send a signal to ranks, or to their process groups."""
-        self._host.signal(sig, ranks, group)
-
-    async def leave(self) -> None:
-        """End the lease of a host without ranks."""
-        self._host.leave()
+    async def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the host; return its value, as soon as there is one."""
+        value = getattr(self._host, method)(*args)
+        return await value if isinstance(value, Reply) else value
 
 
 _CREATE_S = 60.0
@@ -85,7 +62,7 @@ class RayHost:
     def call(self, method: str, *args: Any, done: Done) -> None:
         """Call a method of the actor; see `EngineHost.call`."""
         try:
-            reference = getattr(self.actor, method).remote(*args)
+            reference = self.actor.call.remote(method, *args)
             reference.future().add_done_callback(partial(_pass_on, done))
         except Exception as error:  # the connection to the cluster is closed
             done(None, _translated(error))
@@ -104,14 +81,11 @@ def _translated(error: BaseException) -> BaseException:
     """Return an error of Ray as an error of an engine. If the host has raised an exception, return that exception."""
     if isinstance(error, ActorUnavailableError):
         return HostUnavailable(f"Ray: {_first_line(error)}")
-    if isinstance(error, ActorDiedError):
-        return HostDead(f"Ray: {_first_line(error)}")
     if isinstance(error, RayTaskError):
         cause: Any = getattr(error, "cause", None)
         return cause if isinstance(cause, Exception) else error
-    if isinstance(error, RayActorError):
-        return HostDead(f"Ray: {_first_line(error)}")
-    return HostDead(f"Ray: {type(error).__name__}: {_first_line(error)}")
+    text = _first_line(error) if isinstance(error, RayActorError) else f"{type(error).__name__}: {_first_line(error)}"
+    return HostDead(f"Ray: {text}")
 
 
 def _first_line(error: BaseException) -> str:
@@ -232,7 +206,7 @@ def _release(actors: Sequence[Any], group: PlacementGroup | None) -> None:
     if not ray.is_initialized():
         return
     with contextlib.suppress(Exception):  # the cluster may have ended
-        gone = [actor.leave.remote() for actor in actors]
+        gone = [actor.call.remote("leave") for actor in actors]
         ray.wait(gone, num_returns=len(gone), timeout=_LEAVE_S)
     for actor in actors:
         with contextlib.suppress(Exception):
