@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pykka
@@ -13,7 +14,7 @@ from supervise import messages as ask
 from supervise._api import signals
 from supervise._api.base import PContext
 from supervise._api.context import PROMPT_S, GangContext
-from supervise._api.signals import protected
+from supervise._runtime.shell import CallbackSubscriber
 from supervise.errors import SpecError
 from supervise.events import log
 from supervise.result import Outcome, ProcessFailure, RunProcsResult
@@ -258,11 +259,7 @@ class SubprocessContext(PolledContext):
         if self._foreign is None:
             super()._close(death_sig, timeout)
         else:
-            self._close_foreign(self._foreign, death_sig, timeout)
-
-    @protected
-    def _close_foreign(self, foreign: ForeignHandlers, death_sig: signal.Signals, timeout: float) -> None:
-        foreign.close(death_sig, timeout)
+            self._foreign.close(death_sig, timeout)
 
     @property
     def subprocess_handlers(self) -> Mapping[int, Any]:
@@ -276,19 +273,26 @@ class SubprocessContext(PolledContext):
         self._handlers = handlers
 
     def _make_handlers(self, supervisor: pykka.ActorRef[Supervisor]) -> Mapping[int, Any]:
-        from supervise._torch.handlers import RankHandlers
+        from supervise._torch.handlers import RankHandler, RankProcess
 
         def send(rank: int, sig: signal.Signals, group: bool) -> None:
             with contextlib.suppress(pykka.ActorDeadError):
                 supervisor.tell(ask.Signal(sig=sig, ranks=frozenset([rank]), group=group))
 
-        commands = {rank: [self._spec.of(rank).what, *map(str, args)] for rank, args in self._spec.args.items()}
-        handlers = RankHandlers(self._pids, commands, send)
+        def told(message: object) -> None:
+            if isinstance(message, ask.WorkerExited) and message.local_rank in handlers:
+                handlers[message.local_rank].proc.ended(message.exitcode)
+
+        handlers = {}
+        for rank, pid in self._pids.items():
+            command = [self._spec.of(rank).what, *map(str, self._spec.args[rank])]
+            handlers[rank] = RankHandler(rank, RankProcess(pid, command, partial(send, rank)))
         try:
-            supervisor.ask(ask.Subscribe(ref=cast("Any", handlers)), timeout=PROMPT_S)
+            subscriber = CallbackSubscriber("supervise-rank-handlers", told)
+            supervisor.ask(ask.Subscribe(ref=cast("Any", subscriber)), timeout=PROMPT_S)
         except (pykka.ActorDeadError, pykka.Timeout):
             log.debug("the Supervisor of %s has ended", self.name)
         if self._result is not None:
             for rank, end in self._result.ends.items():
-                handlers.by_rank[rank].proc.ended(end.exitcode)
-        return handlers.by_rank
+                handlers[rank].proc.ended(end.exitcode)
+        return handlers

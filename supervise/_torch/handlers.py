@@ -7,15 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from signal import SIGKILL, Signals
 from typing import TYPE_CHECKING, Any
 
+from supervise._api.signals import protected
 from supervise._printable import LOST_CODE
 from supervise._runtime.future import Reply
 from supervise._torch import subprocess_handler as ours
 from supervise.events import log
-from supervise.messages import WorkerExited
 from supervise.result import ProcessFailure
 
 if TYPE_CHECKING:
@@ -81,6 +80,7 @@ class ForeignHandlers:
                 self.failures[rank] = ProcessFailure(rank, pid, code, self._error_files.get(rank, ""))
         return len(self._ended) == len(self.by_rank)
 
+    @protected
     def close(self, death_sig: Signals, timeout: float) -> None:
         """End all ranks by their handlers, after `timeout` seconds by SIGKILL; return when they are reaped.
 
@@ -126,7 +126,7 @@ class RankProcess:
     stdin = stdout = stderr = None
 
     def __init__(self, pid: int, args: list[str], send: Callable[[signal.Signals, bool], object]) -> None:
-        """Store the arguments; only `RankHandlers` calls this."""
+        """Store the arguments; only a context calls this."""
         self.pid = pid
         self.args = args
         self._send = send
@@ -182,38 +182,10 @@ class RankHandler:
     """One value of ``SubprocessContext.subprocess_handlers``."""
 
     def __init__(self, local_rank_id: int, proc: RankProcess) -> None:
-        """Store the arguments; only `RankHandlers` calls this."""
+        """Store the arguments; only a context calls this."""
         self.local_rank_id = local_rank_id
         self.proc = proc
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
         """Send a signal, SIGTERM by default, to the rank's process group. Does not wait."""
         self.proc.signal_group(death_sig or signal.SIGTERM)
-
-
-class RankHandlers:
-    """The handlers of all ranks of a gang, updated by its lifecycle messages."""
-
-    actor_urn = "supervise-rank-handlers"
-
-    def __init__(
-        self,
-        pids: Mapping[int, int],
-        commands: Mapping[int, list[str]],
-        send: Callable[[int, signal.Signals, bool], object],
-    ) -> None:
-        """Make a handler for each started rank.
-
-        Args:
-            pids: Local rank to pid.
-            commands: Local rank to the program and its arguments.
-            send: Sends a rank a signal; to its group if the last argument is True.
-        """
-        self.by_rank = {
-            rank: RankHandler(rank, RankProcess(pid, commands[rank], partial(send, rank))) for rank, pid in pids.items()
-        }
-
-    def tell(self, message: Any) -> None:
-        """Receive a lifecycle message, on the gang's loop."""
-        if isinstance(message, WorkerExited) and message.local_rank in self.by_rank:
-            self.by_rank[message.local_rank].proc.ended(message.exitcode)

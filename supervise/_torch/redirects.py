@@ -20,7 +20,6 @@ IS_MACOS = sys.platform == "darwin"
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
 _NUMBERS = {"stdout": 1, "stderr": 2}
-_C_NAMES = {"stdout": ("stdout", "__stdoutp"), "stderr": ("stderr", "__stderrp")}
 
 
 @contextlib.contextmanager
@@ -128,9 +127,10 @@ def _flush(std: str, stream: TextIO | None) -> None:
             stream.flush()  # first, so that C's text does not split a line that Python has written in part
     finally:
         libc = get_libc()
-        c_stream = None if libc is None else _c_std(libc, std)
-        if c_stream is not None:
-            libc.fflush(c_stream)
+        if libc is not None:
+            from ctypes import c_void_p
+
+            libc.fflush(c_void_p.in_dll(libc, std))
 
 
 def get_libc() -> Any:
@@ -141,16 +141,6 @@ def get_libc() -> Any:
         return ctypes.CDLL(None)
     except (ImportError, OSError, TypeError):
         return None
-
-
-def _c_std(libc: Any, std: str) -> Any:
-    """Return the ``FILE *`` of a standard stream; None if the library has no such symbol."""
-    import ctypes
-
-    for name in _C_NAMES[std]:
-        with contextlib.suppress(ValueError):
-            return ctypes.c_void_p.in_dll(libc, name)
-    return None
 
 
 # PyTorch's `_wrap`, for callers that start the process of a function themselves. It runs in that process

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import os
 
-from supervise._files import make_folders
-from supervise.logs import (
-    DefaultLogsSpecs,
-    LogsSpecs,
-    Std,
-    check_streams,
-    to_map,
-    validate_full_rank,
-)
+from supervise.logs import DefaultLogsSpecs, Std
 
 TYPE_CHECKING = False  # so ranks whose main module imports this need not import typing and inspect
 if TYPE_CHECKING:
@@ -22,7 +14,7 @@ if TYPE_CHECKING:
     from supervise._api.base import PContext
     from supervise._api.context import GangContext
     from supervise._settings import Containment, KillMode, Strategy
-    from supervise.destinations import LogsDest
+    from supervise.logs import LogsSpecs
     from supervise.restarts import RestartPolicy
     from supervise.roles import Role
     from supervise.watchdog import Watchdog
@@ -232,51 +224,11 @@ def _is_once(positional: tuple[Any, ...], named: dict[str, Any]) -> bool:
     return isinstance(fifth, (str, os.PathLike)) or isinstance(sixth, str)
 
 
-class FlatLogsSpecs(LogsSpecs):
+class FlatLogsSpecs(DefaultLogsSpecs):
     """The layout up to PyTorch 2.1: ``<log_dir>/<rank>/{stdout.log,stderr.log,error.json}``."""
 
-    def __init__(self, log_dir: Any, redirects: Streams, tee: Streams) -> None:
-        """Check the folder; create it if it does not exist.
-
-        Raises:
-            SpecError: `redirects` or `tee` is not a choice of streams.
-            OSError: The path is a file, or the folder is not writable.
-        """
-        check_streams("redirects", redirects)
-        check_streams("tee", tee)
-        self._base = DefaultLogsSpecs(None if log_dir is None else os.fspath(log_dir))
-        super().__init__(self._base.root_log_dir, redirects, tee)
-        self._made: dict[str, tuple[int, int]] = {}
-
-    @property
-    def root_log_dir(self) -> str:
-        """The folder for all logs."""
-        return self._base.root_log_dir
-
-    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Create the folders; return the paths of the files.
-
-        Args:
-            envs: Local rank to environment; ``TORCHELASTIC_ERROR_FILE`` is set in each.
-        """
-        validate_full_rank(envs, len(envs), "envs")
-        if self.root_log_dir == os.devnull:
-            return self._base.reify(envs)
-        redirects, tees = to_map(self._redirects, len(envs)), to_map(self._tee, len(envs))
-        from supervise.destinations import LogsDest
-
-        dest = LogsDest()
+    def _attempt_dir(self, _run_id: str, _restart_count: str) -> str:
+        """Create the folder of all logs and return its path."""
         root = os.path.abspath(self.root_log_dir)
         os.makedirs(root, mode=0o700, exist_ok=True)
-        make_folders(root, map(str, sorted(envs)), self._made)
-        for rank, env in sorted(envs.items()):
-            folder = os.path.join(root, str(rank))
-            to_file = redirects[rank] | tees[rank]
-            dest.stdouts[rank] = os.path.join(folder, "stdout.log") if Std.OUT in to_file else ""
-            dest.stderrs[rank] = os.path.join(folder, "stderr.log") if Std.ERR in to_file else ""
-            if Std.OUT in tees[rank]:
-                dest.tee_stdouts[rank] = dest.stdouts[rank]
-            if Std.ERR in tees[rank]:
-                dest.tee_stderrs[rank] = dest.stderrs[rank]
-            dest.error_files[rank] = env["TORCHELASTIC_ERROR_FILE"] = os.path.join(folder, "error.json")
-        return dest
+        return root

@@ -109,8 +109,6 @@ GRACE_S = 5.0
 
 _trees: dict[str, Any] = {}
 """The actors of the trees that have not ended, by urn, in the order of their start."""
-_children: set[str] = set()
-"""The urns of those that are children of another tree."""
 _exits = threading.Event()
 
 
@@ -122,7 +120,6 @@ def remember(tree: Any) -> None:
 def forget(urn: str) -> None:
     """Forget a tree that has ended."""
     _trees.pop(urn, None)
-    _children.discard(urn)
 
 
 def _stop_all() -> None:
@@ -133,7 +130,7 @@ def _stop_all() -> None:
     _exits.set()
     deadline_s = time.monotonic() + _PATIENCE_S
     newest_first = list(_trees.values())[::-1]
-    for tree in sorted(newest_first, key=lambda each: each.actor_urn in _children):
+    for tree in sorted(newest_first, key=lambda each: each.actor_inbox.parent is not None):  # a parent stops its child
         with contextlib.suppress(Exception):
             if tree.loop.wakes_up:
                 tree.actor_ref.stop(timeout=remaining(deadline_s))
@@ -142,13 +139,8 @@ def _stop_all() -> None:
             tree.stop_children()
 
 
-def _forget_all() -> None:
-    _trees.clear()
-    _children.clear()
-
-
 threading._register_atexit(_stop_all)  # type: ignore[attr-defined]  # noqa: SLF001 - a contract test
-fork_hooks.register("trees", _forget_all)
+fork_hooks.register("trees", _trees.clear)
 
 
 # The inbox of a tree, which keeps how the tree has ended, and replies to `Start` and `Wait` after the end
@@ -446,8 +438,6 @@ class TreeLife(Life):
     usual_stop_s = None
 
     def _expect_start(self) -> None:
-        if self.ref.actor_urn in _trees:  # at the exit of the interpreter, its parent stops it
-            _children.add(self.ref.actor_urn)
         self._ready_with(cast("Reply[Any]", self.ref.ask(Start(), block=False)))
 
     def _down(self, reason: Reason, normal: bool) -> None:
