@@ -12,7 +12,7 @@ TYPE_CHECKING = False  # without an import of typing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from supervise.pytest_plugin._gather import Place, RankGather
+    from supervise.pytest_plugin._gather import RankGather
 
 _MARKER = (
     "ranks(counts, *, timeout_s=None, grace_s=None, start_method='fork'): run the test in every rank of a gang of"
@@ -62,7 +62,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         _host.prepare(item)
 
 
-def _here(fixture: str) -> Place:
+def _here(fixture: str) -> RankGather:
     from supervise.pytest_plugin import _gather
 
     if _gather.here is None:
@@ -85,10 +85,10 @@ def world_size() -> int:
 @pytest.fixture
 def gang_tmp_path() -> Path:
     """A new folder, the same one in every rank of the test."""
-    return _here("gang_tmp_path").shared
+    return _here("gang_tmp_path").folder.shared
 
 
 @pytest.fixture
 def rank_gather() -> RankGather:
     """A function that every rank calls with a value, and that returns the list of the values of all ranks."""
-    return _here("rank_gather").gather
+    return _here("rank_gather")

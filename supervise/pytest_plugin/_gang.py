@@ -8,7 +8,7 @@ import signal
 import time
 import warnings
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pykka
 
@@ -123,29 +123,11 @@ class RankLogs(LogsSpecs):
         return str(self._folder.root)
 
 
-class _Listener(pykka.ThreadingActor):
-    """Receives the ends of ranks from the Supervisor; wakes the host and the ranks, which may wait for a value."""
-
-    use_daemon_thread = True
-    ends_with_its_thread = True  # see `LoopActor`
-
-    def __init__(self, folder: Folder, exits: dict[int, WorkerExited], world_size: int) -> None:
-        super().__init__()
-        self._folder, self._exits, self._world_size = folder, exits, world_size
-
-    def on_receive(self, message: Any) -> None:
-        """Note the end of a rank."""
-        if isinstance(message, WorkerExited):
-            self._exits[message.local_rank] = message
-            self._folder.ended(message.local_rank).touch()
-            for name in (HOST, *(rank for rank in range(self._world_size) if rank not in self._exits)):
-                self._folder.ring(name)
-
-
 @dataclass(slots=True, kw_only=True)
 class Gang:
-    """The ranks of one test."""
+    """The ranks of one test, and a subscriber to their lifecycle messages."""
 
+    actor_urn: ClassVar[str] = "supervise-ranks-of-a-test"
     folder: Folder
     world_size: int
     entrypoint: Callable[..., None]
@@ -159,6 +141,8 @@ class Gang:
     """Whether pytest shows the output of tests at once."""
     bare: int | None
     measurement: Measurement | None
+    exits: dict[int, WorkerExited] = field(default_factory=dict)
+    """The ends of ranks that the Supervisor has reported."""
     course: Course = field(init=False)
 
     def __post_init__(self) -> None:
@@ -168,14 +152,11 @@ class Gang:
     def run(self) -> None:
         """Run all ranks to their end, and record the events in `course`. No rank is left, even after an exception."""
         __tracebackhide__ = True
-        exits: dict[int, WorkerExited] = {}
         with _quiet(), contextlib.ExitStack() as ends:
             ends.callback(add_data, self.measurement)
-            ends.callback(self._read, exits)
+            ends.callback(self._read)
             bell = self.folder.bell(HOST)
             ends.callback(bell.close)
-            listener = _Listener.start(self.folder, exits, self.world_size)
-            ends.callback(listener.stop)
             supervisor = Supervisor.start(
                 name="rank",
                 entrypoint=self.entrypoint,
@@ -190,21 +171,29 @@ class Gang:
             ends.callback(supervisor.stop)
             ends.callback(_close, supervisor)
             try:
-                supervisor.ask(Subscribe(ref=listener), timeout=_REPLY_S)
+                supervisor.ask(Subscribe(ref=cast("Any", self)), timeout=_REPLY_S)
                 supervisor.ask(Start(), timeout=_START_S)
-                self._watch(bell, exits, supervisor)
+                self._watch(bell, supervisor)
             except BaseException:
-                self._note_stacks(supervisor, exits)
+                self._note_stacks(supervisor)
                 raise
 
-    def _watch(self, bell: Bell, exits: dict[int, WorkerExited], supervisor: pykka.ActorRef[Supervisor]) -> None:
+    def tell(self, message: object) -> None:
+        """Note the end of a rank; wake the host and the ranks, which may wait for a value. On the gang's thread."""
+        if isinstance(message, WorkerExited):
+            self.exits[message.local_rank] = message
+            self.folder.ended(message.local_rank).touch()
+            for name in (HOST, *(rank for rank in range(self.world_size) if rank not in self.exits)):
+                self.folder.ring(name)
+
+    def _watch(self, bell: Bell, supervisor: pykka.ActorRef[Supervisor]) -> None:
         """Return when all ranks have ended, or when the time limit of the other ranks is over."""
         __tracebackhide__ = True
         start_s = time.monotonic()
         deadline_s = None if self.timeout_s is None else start_s + self.timeout_s
         trouble_s = done_s = None
         while True:
-            self._read(exits)
+            self._read()
             records = self.course.records.values()
             if all(record.exited is not None for record in records):
                 return
@@ -222,26 +211,26 @@ class Gang:
             if limit_s is not None and now_s >= limit_s:
                 self.course.timed_out = trouble_s is None and done_s is None
                 self.course.waited_s = now_s - (start_s if self.course.timed_out else trouble_s or done_s or start_s)
-                self._note_stacks(supervisor, exits)
+                self._note_stacks(supervisor)
                 return
             bell.wait(limit_s)
 
-    def _note_stacks(self, supervisor: pykka.ActorRef[Supervisor], exits: dict[int, WorkerExited]) -> None:
+    def _note_stacks(self, supervisor: pykka.ActorRef[Supervisor]) -> None:
         """Note the stacks of the ranks that still run. The host stops these ranks next."""
-        self._read(exits)
+        self._read()
         pending = frozenset(rank for rank, record in self.course.records.items() if record.exited is None)
         stacks: Any = {}
         with contextlib.suppress(SuperviseError, pykka.ActorDeadError, pykka.Timeout):
             stacks = supervisor.ask(Stacks(ranks=pending), timeout=_REPLY_S)
-        self._read(exits)
+        self._read()
         for rank in pending:
             record = self.course.records[rank]
             record.stacks = stacks.get(rank)
             record.stopped = record.exited is None
 
-    def _read(self, exits: dict[int, WorkerExited]) -> None:
+    def _read(self) -> None:
         """Read the ends of ranks, then the journals: a rank that has ended writes no further line."""
-        ended = dict(exits)
+        ended = dict(self.exits)
         for rank, record in self.course.records.items():
             if not record.stopped:  # the end of a stopped rank says nothing about its test
                 if not record.is_complete:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from supervise.pytest_plugin._folder import Folder
 
 
@@ -27,7 +24,7 @@ class RankGatherError(Exception):
 
 
 class RankGather:
-    """A function that every rank calls the same number of times, in the same order."""
+    """A function that every rank calls the same number of times, in the same order; and the place of its rank."""
 
     def __init__(self, folder: Folder, rank: int, world_size: int, timeout_s: float | None) -> None:
         """Make it for one rank.
@@ -38,7 +35,7 @@ class RankGather:
             world_size: The number of ranks.
             timeout_s: The timeout of the test; None if it has none.
         """
-        self._folder, self._rank, self._world_size = folder, rank, world_size
+        self.folder, self.rank, self.world_size = folder, rank, world_size
         self._timeout_s = _DEFAULT_S if timeout_s is None else timeout_s * _SHARE
         self._calls = 0
 
@@ -58,11 +55,11 @@ class RankGather:
         deadline_s = monotonic() + timeout_s
         call, self._calls = self._calls, self._calls + 1
         self._give(call, value)
-        bell = self._folder.bell(self._rank)
+        bell = self.folder.bell(self.rank)
         try:
             while missing := self._missing(call):
                 # Check the ends, then the values again: a rank gives its value before it ends
-                gone = [rank for rank in missing if self._folder.ended(rank).exists()]
+                gone = [rank for rank in missing if self.folder.ended(rank).exists()]
                 gone = [rank for rank in gone if rank in self._missing(call)]
                 if gone:
                     raise RankGatherError(f"rank_gather: {numbered(gone)} ended without the call number {call + 1}")
@@ -74,7 +71,7 @@ class RankGather:
                 bell.wait(deadline_s)
         finally:
             bell.close()
-        values = [self._folder.value(call, rank).read_bytes() for rank in range(self._world_size)]
+        values = [self.folder.value(call, rank).read_bytes() for rank in range(self.world_size)]
         return list(map(pickle.loads, values))
 
     def _give(self, call: int, value: Any) -> None:
@@ -82,20 +79,20 @@ class RankGather:
         try:
             data = pickle.dumps(value)
         except Exception as error:
-            raise TypeError(f"rank_gather cannot pickle the value of rank {self._rank}: {text_of(error)}") from None
-        path = self._folder.value(call, self._rank)
+            raise TypeError(f"rank_gather cannot pickle the value of rank {self.rank}: {text_of(error)}") from None
+        path = self.folder.value(call, self.rank)
         new = path.with_suffix(".new")
         new.write_bytes(data)
         new.rename(path)
-        for rank in range(self._world_size):
-            if rank != self._rank:
-                self._folder.ring(rank)
+        for rank in range(self.world_size):
+            if rank != self.rank:
+                self.folder.ring(rank)
         if call > 1:  # every rank has read the values of call - 2, because it has begun call - 1
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._folder.value(call - 2, self._rank))
+                os.unlink(self.folder.value(call - 2, self.rank))
 
     def _missing(self, call: int) -> list[int]:
-        return [rank for rank in range(self._world_size) if not self._folder.value(call, rank).exists()]
+        return [rank for rank in range(self.world_size) if not self.folder.value(call, rank).exists()]
 
 
 def numbered(ranks: list[int]) -> str:
@@ -104,18 +101,5 @@ def numbered(ranks: list[int]) -> str:
     return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
 
 
-# The place of this process in a gang: which rank of which test it is
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """The facts that a rank knows about its gang."""
-
-    rank: int
-    world_size: int
-    shared: Path
-    gather: RankGather
-
-
-here: Place | None = None
-"""The place of this process; None in the host, which is pytest itself."""
+here: RankGather | None = None
+"""The place of this process in a gang; None in the host, which is pytest itself."""

@@ -195,8 +195,7 @@ class Stopped(BaseException):
 
 def settle(plan: Plan, rank: int) -> None:
     """Make this process the rank `rank` of the plan."""
-    gather = RankGather(plan.folder, rank, plan.world_size, plan.timeout_s)
-    _gather.here = _gather.Place(rank=rank, world_size=plan.world_size, shared=plan.folder.shared, gather=gather)
+    _gather.here = RankGather(plan.folder, rank, plan.world_size, plan.timeout_s)
     logging.getLogger("supervise").disabled = False  # the host logs nothing about this gang, but a test may log
     if plan.terminal is not None:
         take(plan.terminal)
