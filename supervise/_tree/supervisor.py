@@ -131,7 +131,7 @@ if TYPE_CHECKING:
     )
 
 
-def describe(fact: Fact, tree: Tree, attempt: int, duration_s: float) -> list[Event]:
+def describe(fact: Fact, tree: Tree, attempt: int, duration_s: float) -> list[Event]:  # noqa: C901, PLR0911 - one case a fact
     """Return the events for `fact`, in order.
 
     Args:
@@ -142,6 +142,7 @@ def describe(fact: Fact, tree: Tree, attempt: int, duration_s: float) -> list[Ev
             start of the tree.
     """
     fields: dict[str, Any]
+    life = {"child": getattr(fact, "id", ""), "attempt": attempt}
     match fact:
         case ts.StartAsked():
             fields = {"strategy": tree.strategy, "children": list(tree.children)}
@@ -149,57 +150,37 @@ def describe(fact: Fact, tree: Tree, attempt: int, duration_s: float) -> list[Ev
         case ts.Started():
             return [Event("supervise.tree.started", "info", {"duration_s": duration_s})]
         case ts.Stopping():
-            return _stopping(fact, tree.policy)
+            limit = {"child": fact.id, "max_restarts": tree.policy.max_restarts, "within_s": tree.policy.within_s}
+            gave_up = [Event("supervise.tree.gave_up", "error", limit)] if fact.outcome == "gave_up" else []
+            fields = {"reason": fact.outcome, "child": fact.id or None}
+            level = "info" if fact.outcome == "stopped" else "error"
+            return [*gave_up, Event("supervise.tree.stopping", level, fields)]
         case trees.TreeFinished():
-            outcome = "stopped" if fact.error is None else "failed"
+            outcome, level = ("stopped", "info") if fact.error is None else ("failed", "error")
             fields = {"outcome": outcome, "duration_s": duration_s, **_exception(fact.error)}
-            return [Event("supervise.tree.finished", "info" if fact.error is None else "error", fields)]
+            return [Event("supervise.tree.finished", level, fields)]
         case trees.ChildRestarting():
             fields = {
-                **_life(fact.id, attempt + 1),
+                "child": fact.id,
+                "attempt": attempt + 1,
                 "backoff_s": fact.delay_s,
                 "children": list(fact.ids),
                 "restarts": fact.restarts,
                 "max_restarts": tree.policy.max_restarts,
             }
             return [Event("supervise.child.restarting", "warning", fields)]
-        case _:
-            return [_of_child(fact, attempt, duration_s)]
-
-
-def _of_child(
-    fact: ts.LifeChanged | ts.Stop | trees.ChildStarted | trees.ChildDown,
-    attempt: int,
-    duration_s: float,
-) -> Event:
-    match fact:
         case trees.ChildStarted():
-            fields = {**_life(fact.id, attempt), "actor": str(fact.ref), "start_duration_s": duration_s}
-            return Event("supervise.child.started", "info", fields)
-        case ts.LifeChanged(what="ignored"):
-            return Event("supervise.child.ignored", "info", _life(fact.id, attempt))
-        case ts.Stop():
-            return Event("supervise.child.stopping", "info", _life(fact.id, attempt))
-        case ts.LifeChanged():
-            return Event("supervise.child.abandoned", "error", _life(fact.id, attempt))
+            fields = {**life, "actor": str(fact.ref), "start_duration_s": duration_s}
+            return [Event("supervise.child.started", "info", fields)]
         case trees.ChildDown():
-            fields = {**_life(fact.id, attempt), "normal": fact.normal, "uptime_s": duration_s, **_reason(fact.reason)}
-            return Event("supervise.child.down", "info" if fact.normal else "error", fields)
-
-
-def _stopping(fact: ts.Stopping, policy: RestartPolicy) -> list[Event]:
-    """Return the events for a tree that ends.
-
-    If the tree has used up its restarts, the event about that comes first.
-    """
-    limit = {"child": fact.id, "max_restarts": policy.max_restarts, "within_s": policy.within_s}
-    gave_up = [Event("supervise.tree.gave_up", "error", limit)] if fact.outcome == "gave_up" else []
-    fields = {"reason": fact.outcome, "child": fact.id or None}
-    return [*gave_up, Event("supervise.tree.stopping", "info" if fact.outcome == "stopped" else "error", fields)]
-
-
-def _life(child: str, attempt: int) -> dict[str, Any]:
-    return {"child": child, "attempt": attempt}
+            fields = {**life, "normal": fact.normal, "uptime_s": duration_s, **_reason(fact.reason)}
+            return [Event("supervise.child.down", "info" if fact.normal else "error", fields)]
+        case ts.Stop():
+            return [Event("supervise.child.stopping", "info", life)]
+        case ts.LifeChanged(what="ignored"):
+            return [Event("supervise.child.ignored", "info", life)]
+        case ts.LifeChanged():
+            return [Event("supervise.child.abandoned", "error", life)]
 
 
 def _reason(reason: Reason) -> dict[str, Any]:
