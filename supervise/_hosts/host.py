@@ -289,7 +289,7 @@ class Host:
             envs={rank: self._environment(order.envs[rank], envs[rank]) for rank in order.args},
             logs_specs=order.logs_specs or DefaultLogsSpecs(),
             log_line_prefixes=order.log_line_prefixes,
-            event_sink=self._event if order.sends_events else _ignore,
+            event_sink=partial(self._news.add, "event") if order.sends_events else _ignore,
             gate=isinstance(order.entrypoint, str),
             consoles=(NewsSink(self._news, "stdout"), NewsSink(self._news, "stderr")),
             **order.settings,
@@ -356,9 +356,6 @@ class Host:
             with contextlib.suppress(pykka.ActorDeadError):
                 self._gang.stop()
         self._lease.end()
-
-    def _event(self, event: dict[str, Any]) -> None:
-        self._news.add("event", event)
 
     # Lifecycle messages, on the gang's thread
 

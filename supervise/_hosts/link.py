@@ -95,7 +95,6 @@ class DeathNotice:
         self._socket.setblocking(False)
         self._socket.connect_ex((address.ip, address.keeper_port))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._watched = True
         loop.watch(self._socket.fileno(), self._read)
 
     def _read(self) -> None:
@@ -109,8 +108,7 @@ class DeathNotice:
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
-        if self._watched:
-            self._watched = False
+        if self._socket.fileno() >= 0:
             self._loop.unwatch(self._socket.fileno())
             self._socket.close()
 
@@ -133,7 +131,7 @@ class HostLink:
         number: int,
         lease_s: float,
         step: Callable[[decide.Event], object],
-        receive: Callable[[int, int, News], object],
+        receive: Callable[[int, News], object],
     ) -> None:
         """Make the link. `begin` starts it.
 
@@ -144,8 +142,7 @@ class HostLink:
             number: Number of the host.
             lease_s: Length of the lease.
             step: Function that lets the core decide on an event.
-            receive: Function that gets each item of the host's news, in order, with the epoch and the number of the
-                host.
+            receive: Function that gets the number of the host, and each item of its news, in order.
         """
         self._loop = loop
         self._host = host
@@ -303,7 +300,7 @@ class HostLink:
         for each in news:
             if each.number > self._read and not self._over:
                 self._read = each.number
-                self._receive(self._epoch, self._number, each)
+                self._receive(self._number, each)
         self._poll()
 
     def _lose(self, why: str) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+from collections import deque
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Mapping, Sequence
 
-    from supervise._hosts.plan import HostAddress, HostsPlan, LogPaths, News
+    from supervise._hosts.plan import HostAddress, HostEnd, HostsPlan, LogPaths, News
 
 
 # The output of the ranks of all hosts on the driver's streams, as whole lines in the order of their arrival
@@ -447,7 +448,7 @@ class HostsSupervisor(GangShell):
         self._rows = RankRows(plan)
         self._asked: dict[Reply[GangStatus], set[int]] = {}
         """Pending reply to a `Status` to the hosts that have not reported the state of their ranks yet."""
-        self._restarts: list[RankRestart] = []
+        self._restarts: deque[RankRestart] = deque(maxlen=_MOST_RESTARTS)
         self._restarts_total = 0
         self._crash: SupervisorCrashed | None = None
         self._leaving = False
@@ -603,9 +604,8 @@ class HostsSupervisor(GangShell):
             link.begin()
         self._step(steps.Placed(epoch))
 
-    def _receive(self, epoch: int, host: int, news: News) -> None:
-        if epoch != self._gang.epoch:
-            return
+    def _receive(self, host: int, news: News) -> None:
+        epoch = self._gang.epoch  # the links of earlier attempts have ended
         match news.kind:
             case "stdout" | "stderr":
                 self._shown.write(host, news.kind, news.what)
@@ -621,16 +621,15 @@ class HostsSupervisor(GangShell):
                 self._step(steps.RankFailed(epoch, host, news.what))
             case "ended":
                 self._shown.finish(host)
-                self._host_ended(epoch, host, news)
+                self._host_ended(host, news.what)
 
-    def _host_ended(self, epoch: int, host: int, news: News) -> None:
-        end = news.what
+    def _host_ended(self, host: int, end: HostEnd) -> None:
         if end.status is not None:
             self._rows.told(host, end.status)
         if end.result is not None:
-            self._step(steps.HostEnded(epoch, host, end.result))
-        else:
-            self._host_step(steps.HostNotStarted(epoch, host, end.error))
+            self._step(steps.HostEnded(self._gang.epoch, host, end.result))
+        elif end.error is not None:
+            self._host_step(steps.HostNotStarted(self._gang.epoch, host, end.error))
 
     def _host_step(self, event: steps.Event) -> None:
         """Decide on an event of a host.
@@ -668,7 +667,6 @@ class HostsSupervisor(GangShell):
         self._restarts += [
             RankRestart(rank, attempt, end, now_ns, counted=rank == root) for rank, end in result.ends.items()
         ]
-        del self._restarts[:-_MOST_RESTARTS]
         self._restarts_total += len(result.ends)
 
     def _result(self) -> RunProcsResult:

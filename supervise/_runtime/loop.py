@@ -271,9 +271,7 @@ class Loop:
 
     def _until_timer(self) -> float:
         timers = self._timers
-        while timers and not timers[0][2].pending:
-            heapq.heappop(timers)
-        if not timers:
+        if not timers:  # `_fire_timers` has just removed those that were canceled
             return _LONGEST_SELECT_S
         return min(max(0.0, timers[0][0] - time.monotonic()), _LONGEST_SELECT_S)
 

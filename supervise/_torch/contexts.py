@@ -105,10 +105,9 @@ class PolledContext(GangContext):
             return None
         self._stops_on_failure = stop_on_failure
         try:
-            result: RunProcsResult | None = self._ask_now(ask.SoFar(stop_on_failure=stop_on_failure))
+            return cast("RunProcsResult | None", self._ask_now(ask.SoFar(stop_on_failure=stop_on_failure)))
         finally:
             signals.deliver()
-        return result
 
 
 class MultiprocessContext(PolledContext):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from supervise._api.base import PContext
 
 
-_start: Any = start.start_processes
+_start: Callable[..., PContext] = start.start_processes
 
 
 def start_processes(
@@ -39,8 +39,7 @@ def start_processes(
     """
     named["until_polled"] = True
     named.setdefault("hold_returned", named.get("roles") is None)
-    context: PContext = _start(name, entrypoint, args, envs, *positional, **named)
-    return context
+    return _start(name, entrypoint, args, envs, *positional, **named)
 
 
 start_processes.__wrapped__ = start.start_processes.__wrapped__  # type: ignore[attr-defined]

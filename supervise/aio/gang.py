@@ -386,9 +386,9 @@ class Gang:
         self._name: str = settings["name"]
         self._home = _Home(self._name)
         self._entered = self._left = False
-        self._ref: pykka.ActorRef[Supervisor] | None = None
+        self._ref: SupervisorRef | None = None
         self._ending = _Ending()
-        self._closing: pykka.Future[Any] | None = None
+        self._closing: pykka.Future[RunProcsResult] | None = None
         """The reply to the last `close` of the caller."""
         self._consumers: weakref.WeakSet[Events] = weakref.WeakSet()
 
@@ -406,7 +406,7 @@ class Gang:
         ending, ref = self._ending.message, self._ref
         if ending is not None:
             return ending.result._repr_html_() if ending.result is not None else None
-        return ref._repr_html_() if isinstance(ref, SupervisorRef) and not self._home.forked else None
+        return ref._repr_html_() if ref is not None and not self._home.forked else None
 
     # The block
 
@@ -477,9 +477,7 @@ class Gang:
         for consumer in tuple(self._consumers):
             consumer.end(self._ending.message)
 
-    async def _close(
-        self, ref: pykka.ActorRef[Supervisor], error: BaseException | None, cancellations: Cancellations
-    ) -> None:
+    async def _close(self, ref: SupervisorRef, error: BaseException | None, cancellations: Cancellations) -> None:
         kill = partial(_kill, ref)
         if isinstance(error, GeneratorExit):  # the collector may destroy the task during the wait
             self._request_end()
@@ -488,22 +486,21 @@ class Gang:
         closed = ref.ask(Close(), block=False)
         await cancellations.outlast(lambda: closed, again=kill)
 
-    def _here(self) -> pykka.ActorRef[Supervisor]:
+    def _here(self) -> SupervisorRef:
         """Return the Supervisor. Raise before the block, and in another process or event loop than the gang's."""
         self._home.check()
         if self._ref is None:
             raise SpecError(f"gang {self._name!r} does not run yet; use it inside `async with`")
         return self._ref
 
-    def _running(self) -> pykka.ActorRef[Supervisor]:
+    def _running(self) -> SupervisorRef:
         ref = self._here()
         if self._left:
             raise SpecError(f"the block of gang {self._name!r} was left, which has closed the gang; make another Gang")
         return ref
 
     async def _ask(self, message: Ask[T]) -> T:
-        found: T = await self._running().ask(message, block=False)
-        return found
+        return await self._running().ask(message, block=False)
 
     # The operations of the actor
 
@@ -517,8 +514,7 @@ class Gang:
         ref = self._here()
         if self._ending.message is not None:
             return _result(self._ending.message)
-        found: RunProcsResult = await _answer(ref.ask(Wait(), block=False))
-        return found
+        return await _answer(ref.ask(Wait(), block=False))
 
     async def close(  # the time until SIGKILL, as in `Close`
         self,
@@ -543,8 +539,7 @@ class Gang:
         if self._left and self._ending.message is not None:
             return _result(self._ending.message)
         self._closing = ref.ask(Close(death_sig=death_sig, timeout=timeout), block=False)
-        found: RunProcsResult = await self._closing
-        return found
+        return await self._closing
 
     async def pids(self) -> dict[int, int]:
         """Return ``{rank: pid}`` of all ranks that were started, including those that have ended."""
@@ -633,7 +628,7 @@ class Gang:
         return events
 
 
-def _kill(ref: pykka.ActorRef[Supervisor]) -> None:
+def _kill(ref: SupervisorRef) -> None:
     ref.ask(Close(death_sig=SIGKILL), block=False)
 
 
