@@ -23,13 +23,14 @@ from supervise import (
     Supervisor,
     WorkerExited,
 )
-from supervise.pytest_plugin._coverage import Measurement, add_data
+from supervise.pytest_plugin._coverage import add_data
 from supervise.pytest_plugin._folder import HOST, Bell, Folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from supervise import RankStacks
+    from supervise.pytest_plugin._rank import Plan
 
 _FORK_WARNING = r"This process \(pid=\d+\) is multi-threaded, use of fork"
 _START_S = 120.0
@@ -128,42 +129,37 @@ class Gang:
     """The ranks of one test, and a subscriber to their lifecycle messages."""
 
     actor_urn: ClassVar[str] = "supervise-ranks-of-a-test"
-    folder: Folder
-    world_size: int
+    plan: Plan
     entrypoint: Callable[..., None]
     args: dict[int, tuple[Any, ...]]
     start_method: str
-    timeout_s: float | None
-    """None for no limit."""
     grace_s: float | None
     """Seconds for the other ranks after the first failure; None for no limit."""
     live: bool
     """Whether pytest shows the output of tests at once."""
-    bare: int | None
-    measurement: Measurement | None
     exits: dict[int, WorkerExited] = field(default_factory=dict)
     """The ends of ranks that the Supervisor has reported."""
     course: Course = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin with an empty record for each rank."""
-        self.course = Course(records={rank: Record() for rank in range(self.world_size)})
+        self.course = Course(records={rank: Record() for rank in range(self.plan.world_size)})
 
     def run(self) -> None:
         """Run all ranks to their end, and record the events in `course`. No rank is left, even after an exception."""
         __tracebackhide__ = True
         with _quiet(), contextlib.ExitStack() as ends:
-            ends.callback(add_data, self.measurement)
+            ends.callback(add_data, self.plan.measurement)
             ends.callback(self._read)
-            bell = self.folder.bell(HOST)
+            bell = self.plan.folder.bell(HOST)
             ends.callback(bell.close)
             supervisor = Supervisor.start(
                 name="rank",
                 entrypoint=self.entrypoint,
                 args=self.args,
                 rank_variables=True,
-                logs_specs=RankLogs(self.folder, live=self.live, bare=self.bare),
-                log_line_prefixes={rank: f"[rank {rank}]: " for rank in range(self.world_size)},
+                logs_specs=RankLogs(self.plan.folder, live=self.live, bare=self.plan.debugged),
+                log_line_prefixes={rank: f"[rank {rank}]: " for rank in range(self.plan.world_size)},
                 start_method=self.start_method,
                 strategy="one_for_one",  # the host decides when the others are stopped
                 containment="sweep",
@@ -182,15 +178,15 @@ class Gang:
         """Note the end of a rank; wake the host and the ranks, which may wait for a value. On the gang's thread."""
         if isinstance(message, WorkerExited):
             self.exits[message.local_rank] = message
-            self.folder.ended(message.local_rank).touch()
-            for name in (HOST, *(rank for rank in range(self.world_size) if rank not in self.exits)):
-                self.folder.ring(name)
+            self.plan.folder.ended(message.local_rank).touch()
+            for name in (HOST, *(rank for rank in range(self.plan.world_size) if rank not in self.exits)):
+                self.plan.folder.ring(name)
 
     def _watch(self, bell: Bell, supervisor: pykka.ActorRef[Supervisor]) -> None:
         """Return when all ranks have ended, or when the time limit of the other ranks is over."""
         __tracebackhide__ = True
         start_s = time.monotonic()
-        deadline_s = None if self.timeout_s is None else start_s + self.timeout_s
+        deadline_s = None if self.plan.timeout_s is None else start_s + self.plan.timeout_s
         trouble_s = done_s = None
         while True:
             self._read()
@@ -234,7 +230,7 @@ class Gang:
         for rank, record in self.course.records.items():
             if not record.stopped:  # the end of a stopped rank says nothing about its test
                 if not record.is_complete:
-                    record.entries = self.folder.journal(rank)
+                    record.entries = self.plan.folder.journal(rank)
                 record.exited = ended.get(rank)
 
 

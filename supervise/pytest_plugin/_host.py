@@ -6,8 +6,8 @@ import bdb
 import contextlib
 import fcntl
 import functools
-import importlib
 import os
+import pkgutil
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -144,10 +144,8 @@ def replay_warnings(records: dict[int, Record]) -> None:
 
 def _category(module: str, name: str) -> type[Warning]:
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError):
+        found = pkgutil.resolve_name(f"{module}:{name}")
+    except (ImportError, AttributeError, ValueError):  # the last one is for a class of a function
         return UserWarning
     return found if isinstance(found, type) and issubclass(found, Warning) else UserWarning
 
@@ -253,13 +251,13 @@ def _run(item: pytest.Item, settings: _mark.Settings) -> None:
     shared_base = base.parent if hasattr(item.config, "workerinput") else base  # all workers of pytest-xdist share it
     try:
         budget = _mark.budget(item.config)
-        with_terminal = _rank.chosen(item.config, world_size, settings.start_method)
-        terminal = None if with_terminal is None else _rank.opened(with_terminal)
+        debugged = _rank.chosen(item.config, world_size, settings.start_method)
+        terminal = None if debugged is None else _rank.opened(debugged)
         try:
             with slots(shared_base / _SLOTS, budget, world_size):
                 folder = Folder(factory.mktemp(f"{item.name[:30]}-ranks".replace("/", "-").replace("[", "-")))
                 folder.make(world_size)
-                _conduct(item, _gang(item, settings, folder, with_terminal, terminal))
+                _conduct(item, _gang(item, settings, folder, debugged, terminal))
         finally:
             if terminal is not None:
                 os.close(terminal)
@@ -269,45 +267,36 @@ def _run(item: pytest.Item, settings: _mark.Settings) -> None:
 
 
 def _gang(
-    item: pytest.Item, settings: _mark.Settings, folder: Folder, with_terminal: int | None, terminal: int | None
+    item: pytest.Item, settings: _mark.Settings, folder: Folder, debugged: int | None, terminal: int | None
 ) -> Gang:
     """Return the gang of a test, which is not started yet."""
     from supervise.pytest_plugin._gang import Gang
 
     (world_size,) = settings.counts
-    debugged = with_terminal is not None
-    measurement = _coverage.of_host(item.config, folder)
-    timeout_s = None if debugged else settings.timeout_s
-    plan = {
-        rank: _rank.Plan(
-            folder=folder,
-            world_size=world_size,
-            timeout_s=timeout_s,
-            terminal=terminal if rank == with_terminal else None,
-            measurement=measurement,
-        )
-        for rank in range(world_size)
-    }
+    plan = _rank.Plan(
+        folder=folder,
+        world_size=world_size,
+        timeout_s=settings.timeout_s if debugged is None else None,
+        debugged=debugged,
+        terminal=terminal,
+        measurement=_coverage.of_host(item.config, folder),
+    )
     entrypoint: Callable[..., None]
     if settings.start_method == "fork":
         entrypoint = _rank.run_forked
         hooks: Any = item.config.pluginmanager.get_plugin(_HOOKS)
-        args: dict[int, tuple[Any, ...]] = {rank: (item, hooks.fixtures, plan[rank], rank) for rank in plan}
+        args: dict[int, tuple[Any, ...]] = {rank: (item, hooks.fixtures, plan, rank) for rank in range(world_size)}
     else:
         entrypoint = _rank.run
         session = _rank.session_of(item)
-        args = {rank: (session, plan[rank], rank) for rank in plan}
+        args = {rank: (session, plan, rank) for rank in range(world_size)}
     return Gang(
-        folder=folder,
-        world_size=world_size,
+        plan=plan,
         entrypoint=entrypoint,
         args=args,
         start_method=settings.start_method,
-        timeout_s=timeout_s,
-        grace_s=None if debugged else settings.grace_s,
+        grace_s=settings.grace_s if debugged is None else None,
         live=item.config.getoption("capture", "fd") in ("no", "tee-sys"),
-        bare=with_terminal,
-        measurement=measurement,
     )
 
 
@@ -322,7 +311,7 @@ def _conduct(item: pytest.Item, gang: Gang) -> None:
             raise
         _raise(gang.course, _conclude(item, gang, interrupted=False))
     finally:
-        gang.folder.clean(gang.world_size)
+        gang.plan.folder.clean(gang.plan.world_size)
 
 
 def _conclude(item: pytest.Item, gang: Gang, *, interrupted: bool) -> _verdict.Verdict:
@@ -339,7 +328,7 @@ def _conclude(item: pytest.Item, gang: Gang, *, interrupted: bool) -> _verdict.V
     # The failed ranks in the order of their failures, then the others
     order = [each.rank for each in sorted(ranks, key=lambda each: (each.at_ns or float("inf"), each.rank))]
     if not gang.live:
-        add_sections(item, gang.folder, order, course.records, reports)
+        add_sections(item, gang.plan.folder, order, course.records, reports)
     for each in reports.values():
         for name, value in each[-1].user_properties if each else ():
             if (name, value) not in item.user_properties:

@@ -184,9 +184,12 @@ class Plan:
     folder: Folder
     world_size: int
     timeout_s: float | None
-    terminal: int | None = None
-    """Descriptor of the terminal for the rank that gets it."""
-    measurement: _coverage.Measurement | None = None
+    """None for no limit."""
+    debugged: int | None
+    """The rank that gets the terminal."""
+    terminal: int | None
+    """Descriptor of the terminal."""
+    measurement: _coverage.Measurement | None
 
 
 class Stopped(BaseException):
@@ -197,7 +200,7 @@ def settle(plan: Plan, rank: int) -> None:
     """Make this process the rank `rank` of the plan."""
     _gather.here = RankGather(plan.folder, rank, plan.world_size, plan.timeout_s)
     logging.getLogger("supervise").disabled = False  # the host logs nothing about this gang, but a test may log
-    if plan.terminal is not None:
+    if plan.terminal is not None and rank == plan.debugged:
         take(plan.terminal)
     elif faulthandler.is_enabled():
         faulthandler.enable(2)  # so that the captured output of this rank shows a crash
@@ -294,7 +297,7 @@ class _Phases:
         item, config = self._item, self._item.config
         report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
         at_ns = self._subtests.decide(report, ended_ns)
-        if call.excinfo is not None and report.failed and self._plan.terminal is not None and not self._stopped:
+        if call.excinfo is not None and report.failed and self._rank == self._plan.debugged and not self._stopped:
             examine(item, call, report)
         raised = call.excinfo.value if call.excinfo is not None else None
         exiting = raised if isinstance(raised, pytest.exit.Exception) else None
