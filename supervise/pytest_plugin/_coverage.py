@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pytest
 
-    from supervise.pytest_plugin._folder import Folder
+    from supervise.pytest_plugin._gather import Folder
 
 _OPTIONS = ("branch", "concurrency", "context", "cover_pylib", "include", "omit", "source", "source_pkgs", "timid")
 _SILENT = ["already-imported", "module-not-imported", "module-not-measured", "no-data-collected"]

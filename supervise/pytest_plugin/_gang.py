@@ -24,7 +24,7 @@ from supervise import (
     WorkerExited,
 )
 from supervise.pytest_plugin._coverage import add_data
-from supervise.pytest_plugin._folder import HOST, Bell, Folder
+from supervise.pytest_plugin._gather import HOST, Bell, Folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -1,17 +1,133 @@
-"""`rank_gather`: the values of all ranks, in every rank."""
+"""The folder of a gang, and `rank_gather`: the values of all ranks, in every rank.
+
+The folder has the files by which ranks and host communicate, and the FIFOs that wake the readers. Each rank appends one
+line of JSON to its journal after each phase. A process that waits for a file reads its own FIFO; the writer of the file
+then writes one byte to it. So no side polls, and both start methods work alike.
+
+The modules of the ranks import functions such as `dumps` by name: while they report, a test may have replaced
+`json.dumps`, `os.getpid` or `time.monotonic`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import pickle
+import select
+from json import dumps, loads
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
-    from supervise.pytest_plugin._folder import Folder
+    from pathlib import Path
+
+HOST = "host"
+"""The name of the host among the owners of a FIFO; ranks have their numbers."""
+
+
+class Folder:
+    """The paths below the folder of one gang."""
+
+    def __init__(self, root: Path) -> None:
+        """Name the paths, without making them."""
+        self.root = root
+        self.shared = root / "shared"
+        """The folder that the tests see as `gang_tmp_path`."""
+
+    def make(self, world_size: int) -> None:
+        """Make the folders and the FIFOs. In the host."""
+        self.shared.mkdir(mode=0o700)
+        for name in (HOST, *range(world_size)):
+            os.mkfifo(self._bell(name), 0o600)
+
+    def stream(self, rank: int, name: str) -> str:
+        """Return the path of a rank's ``stdout`` or ``stderr``."""
+        return str(self.root / f"{name}-{rank}.log")
+
+    def own(self, rank: int) -> Path:
+        """Return the base folder of a rank's own `tmp_path`."""
+        return self.root / f"rank-{rank}"
+
+    def value(self, call: int, rank: int) -> Path:
+        """Return the file of the value that a rank gave in its gather number `call`."""
+        return self.root / f"value-{call}-{rank}"
+
+    def ended(self, rank: int) -> Path:
+        """Return the file that exists once a rank's process has ended."""
+        return self.root / f"ended-{rank}"
+
+    def bell(self, name: object) -> Bell:
+        """Open the FIFO of `name` for waiting."""
+        return Bell(self._bell(name))
+
+    def ring(self, name: object) -> None:
+        """Wake the owner of a FIFO. A full FIFO wakes it, too."""
+        with contextlib.suppress(OSError):
+            fd = os.open(self._bell(name), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                os.write(fd, b"!")
+            finally:
+                os.close(fd)
+
+    def append(self, rank: int, entry: dict[str, Any]) -> None:
+        """Append a line to a rank's journal, and wake the host. A value that JSON lacks becomes its text."""
+        fd = os.open(self._journal(rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb", buffering=0) as file:
+            data = memoryview(dumps(entry, default=text_of).encode() + b"\n")
+            while data:
+                data = data[file.write(data) :]
+        self.ring(HOST)
+
+    def journal(self, rank: int) -> list[dict[str, Any]]:
+        """Return the complete lines of a rank's journal."""
+        try:
+            content = self._journal(rank).read_bytes()
+        except FileNotFoundError:
+            return []
+        return [loads(line) for line in content.split(b"\n")[:-1]]
+
+    def clean(self, world_size: int) -> None:
+        """Remove everything but the folders that tests see."""
+        kept = {self.shared, *(self.own(rank) for rank in range(world_size))}
+        for path in self.root.iterdir():
+            if path not in kept:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    def _bell(self, name: object) -> Path:
+        return self.root / f"bell-{name}"
+
+    def _journal(self, rank: int) -> Path:
+        return self.root / f"journal-{rank}.jsonl"
+
+
+class Bell:
+    """An open FIFO that wakes its only reader."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the FIFO for both directions, so that it never reaches EOF."""
+        self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+
+    def wait(self, deadline_s: float | None) -> None:
+        """Return after a ring, or at the deadline, a time of `time.monotonic`; None for no deadline."""
+        __tracebackhide__ = True  # where a signal handler of another plugin may raise
+        left_ms = None
+        if deadline_s is not None:
+            left_ms = min(max(0.0, deadline_s - monotonic()) * 1000 + 1, 2**31 - 1)
+        if self._poll.poll(left_ms):
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._fd, 65536)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self._fd)
+
+
+# `rank_gather`
 
 
 _DEFAULT_S = 30.0

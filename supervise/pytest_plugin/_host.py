@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervise.pytest_plugin import _coverage, _gather, _mark, _rank, _verdict
-from supervise.pytest_plugin._folder import Folder
+from supervise.pytest_plugin._gather import Folder
 from supervise.pytest_plugin._mark import MarkError
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pluggy import HookCaller
 
-    from supervise.pytest_plugin._folder import Folder
+    from supervise.pytest_plugin._gather import Folder
     from supervise.pytest_plugin._verdict import RankVerdict
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from supervise.pytest_plugin._folder import Folder
-from supervise.pytest_plugin._gather import RankGather
+from supervise.pytest_plugin._gather import Folder, RankGather
 from tests.patience import PATIENCE_S
 from tests.pytest_plugin.running import QUIET, Run, run, write
 
