@@ -210,15 +210,10 @@ class RankRows:
         self._told: dict[int, tuple[RankStatus, float]] = {}
         """Rank to its status in the last report of its host, and the monotonic time (s) at which the report arrived."""
         self._epoch = 0
-        self._ready = False
 
     def begin(self, epoch: int) -> None:
         """Begin another attempt."""
-        self._ended, self._told, self._epoch, self._ready = {}, {}, epoch, False
-
-    def ready(self) -> None:
-        """Record that all ranks are ready."""
-        self._ready = True
+        self._ended, self._told, self._epoch = {}, {}, epoch
 
     def exited(self, rank: int, end: WorkerExited) -> None:
         """Record the end of a rank."""
@@ -259,7 +254,7 @@ class RankRows:
         elif host.told_to_stop:
             state = "stopping"
         else:
-            state = "ready" if self._ready else "starting"
+            state = "ready" if gang.phase == "running" else "starting"
         name, epoch = self._plan.name, self._epoch
         row = RankStatus(pid=pid, state=state, attempt=epoch, restarts=epoch, role=name, role_rank=rank)
         if rank not in self._told:
@@ -643,7 +638,6 @@ class HostsSupervisor(GangShell):
 
     def _answer_start(self) -> None:
         pids = self.pids()
-        self._rows.ready()
         self._events.started()
         self._subscribers.tell(say.GangStarted(pids=pids))
         self._replies.started(pids)
