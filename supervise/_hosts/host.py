@@ -323,13 +323,9 @@ class Host:
         """Return a reply with the news after `number`. The reply is set as soon as there is any."""
         return self._news.after(number)
 
-    def status(self) -> Reply[say.GangStatus | None]:
+    def status(self) -> pykka.Future[say.GangStatus] | None:
         """Return a reply with the state of the ranks; None before the launch."""
-        if self._gang is None:
-            reply: Reply[say.GangStatus | None] = Reply()
-            reply.set(None)
-            return reply
-        return cast("Reply[say.GangStatus | None]", self._gang.ask(say.Status(), block=False))
+        return None if self._gang is None else self._gang.ask(say.Status(), block=False)
 
     def stop(self, sig: int | None, timeout_s: float | None) -> None:
         """Stop the ranks: send `sig` now and SIGKILL after `timeout_s`.

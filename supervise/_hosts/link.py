@@ -45,8 +45,8 @@ class EngineHost(Protocol):
         Args:
             method: Name of the method.
             args: Arguments of the method.
-            done: Gets the value or an error. The error is `HostDead`, `HostUnavailable`, or the exception of the
-                method.
+            done: Gets the value, or an error. If the method returns an awaitable, the host awaits it. The error is
+                `HostDead`, `HostUnavailable`, or the exception of the method.
         """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,6 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from supervise import _platform as platform
 from supervise._hosts.host import Host
 from supervise._hosts.link import HostDead, HostUnavailable
-from supervise._runtime.future import Reply
 from supervise.errors import SuperviseError
 from supervise.ray import resources
 
@@ -44,7 +44,7 @@ class HostActor:
     async def call(self, method: str, *args: Any) -> Any:
         """Call a method of the host; return its value, as soon as there is one."""
         value = getattr(self._host, method)(*args)
-        return await value if isinstance(value, Reply) else value
+        return await value if inspect.isawaitable(value) else value
 
 
 _CREATE_S = 60.0

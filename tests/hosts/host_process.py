@@ -6,6 +6,7 @@ end of the driver, ends nothing here: that is for the lease.
 """
 
 import asyncio
+import inspect
 import pickle
 import socket
 import struct
@@ -15,8 +16,6 @@ from typing import Any
 from supervise._hosts.host import Host
 
 LENGTH = struct.Struct("!I")
-WAITS = ("launch", "news_after", "status")
-"""The methods whose values come later."""
 
 
 async def receive(reader: asyncio.StreamReader) -> Any:
@@ -33,7 +32,7 @@ async def answer(host: Host, writer: asyncio.StreamWriter, number: int, method: 
     value, error = None, None
     try:
         value = getattr(host, method)(*args)
-        if method in WAITS:
+        if inspect.isawaitable(value):
             value = await value
     except Exception as caught:
         value, error = None, caught
