@@ -25,7 +25,7 @@ from supervise._runtime.future import Reply
 from supervise._runtime.shell import with_jitter
 from supervise._settings import conditions
 from supervise.errors import SpawnError, SpecError, SuperviseError, SupervisorCrashed
-from supervise.events import EventLog, log
+from supervise.events import Event, EventLog, log
 from supervise.messages import GangFinished, GangRestarting, GangStatus, Phase, RankState, RankStatus, WorkerExited
 from supervise.recording import repr_of, text_of
 from supervise.result import LOST_SINCE, Outcome, ProcessFailure, RankEnd, RankRestart, Role, RunProcsResult
@@ -141,16 +141,19 @@ class HostEvents:
         """Report the nodes on which the hosts are."""
         for number, address in enumerate(addresses):
             fields = {"host": number, "pid": address.pid, "node_id": address.node_id}
-            self._log.emit("supervise.host.started", "info", **fields, host_name=address.host_name)
+            self._emit(Event("supervise.host.started", "info", fields), address)
 
     def lost(self, number: int, why: str, addresses: Sequence[HostAddress]) -> None:
         """Report that a host is dead or does not answer."""
         fields = {"host": number, "node_id": addresses[number].node_id, "reason": why}
-        self._log.emit("supervise.host.lost", "error", **fields, host_name=addresses[number].host_name)
+        self._emit(Event("supervise.host.lost", "error", fields), addresses[number])
 
     def _report(self, what: str, level: str, **fields: Any) -> None:
         """Emit an event of the whole gang. It has the same name and fields as for a gang on one host."""
         self._log.emit(f"{_OF_GANG}{what}", level, **fields)
+
+    def _emit(self, event: Event, address: HostAddress) -> None:
+        self._log.emit(event.name, event.level, **event.fields, host_name=address.host_name)
 
     def forward(self, number: int, event: dict[str, Any], address: HostAddress) -> None:
         """Emit an event of a host, unless it is about the host's part of the gang.

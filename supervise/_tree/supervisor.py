@@ -153,12 +153,14 @@ def describe(fact: Fact, tree: Tree, attempt: int, duration_s: float) -> list[Ev
             limit = {"child": fact.id, "max_restarts": tree.policy.max_restarts, "within_s": tree.policy.within_s}
             gave_up = [Event("supervise.tree.gave_up", "error", limit)] if fact.outcome == "gave_up" else []
             fields = {"reason": fact.outcome, "child": fact.id or None}
-            level = "info" if fact.outcome == "stopped" else "error"
-            return [*gave_up, Event("supervise.tree.stopping", level, fields)]
+            return [
+                *gave_up,
+                Event("supervise.tree.stopping", "info" if fact.outcome == "stopped" else "error", fields),
+            ]
         case trees.TreeFinished():
-            outcome, level = ("stopped", "info") if fact.error is None else ("failed", "error")
+            outcome = "stopped" if fact.error is None else "failed"
             fields = {"outcome": outcome, "duration_s": duration_s, **_exception(fact.error)}
-            return [Event("supervise.tree.finished", level, fields)]
+            return [Event("supervise.tree.finished", "info" if fact.error is None else "error", fields)]
         case trees.ChildRestarting():
             fields = {
                 "child": fact.id,

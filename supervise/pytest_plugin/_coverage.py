@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import pytest
+    from pathlib import Path
 
-    from supervise.pytest_plugin._gather import Folder
+    import pytest
 
 _OPTIONS = ("branch", "concurrency", "context", "cover_pylib", "include", "omit", "source", "source_pkgs", "timid")
 _SILENT = ["already-imported", "module-not-imported", "module-not-measured", "no-data-collected"]
@@ -36,14 +36,14 @@ class Measurement:
     """Whether the data have the test and its phase as their context (``--cov-context=test``)."""
 
 
-def of_host(config: pytest.Config, folder: Folder) -> Measurement | None:
+def of_host(config: pytest.Config, folder: Path) -> Measurement | None:
     """Return how the ranks of a test are measured; None if coverage.py does not measure this process."""
     current = _current()
     if current is None:
         return None
     is_added = _has_plain_name(current)
     return Measurement(
-        data_file=str(folder.root / "coverage") if is_added else current._data.base_filename(),  # noqa: SLF001
+        data_file=str(folder / "coverage") if is_added else current._data.base_filename(),  # noqa: SLF001
         config_file=current.config.config_file or False,
         options={name: current.get_option(f"run:{name}") for name in _OPTIONS},
         is_added=is_added,

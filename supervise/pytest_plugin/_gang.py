@@ -24,13 +24,12 @@ from supervise import (
     WorkerExited,
 )
 from supervise.pytest_plugin._coverage import add_data
-from supervise.pytest_plugin._gather import HOST, Bell, Folder
+from supervise.pytest_plugin._gather import HOST, Bell, Folder, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from supervise import RankStacks
-    from supervise.pytest_plugin._rank import Plan
 
 _FORK_WARNING = r"This process \(pid=\d+\) is multi-threaded, use of fork"
 _START_S = 120.0

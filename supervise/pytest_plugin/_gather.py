@@ -14,6 +14,7 @@ import contextlib
 import os
 import pickle
 import select
+from dataclasses import dataclass
 from json import dumps, loads
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ from supervise.recording import text_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from supervise.pytest_plugin._coverage import Measurement
 
 HOST = "host"
 """The name of the host among the owners of a FIFO; ranks have their numbers."""
@@ -125,6 +128,21 @@ class Bell:
     def close(self) -> None:
         """Close the descriptor."""
         os.close(self._fd)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The facts that all ranks of a test need."""
+
+    folder: Folder
+    world_size: int
+    timeout_s: float | None
+    """None for no limit."""
+    debugged: int | None
+    """The rank that gets the terminal."""
+    terminal: int | None
+    """Descriptor of the terminal."""
+    measurement: Measurement | None
 
 
 # `rank_gather`

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervise.pytest_plugin import _coverage, _gather, _mark, _rank, _verdict
-from supervise.pytest_plugin._gather import Folder
+from supervise.pytest_plugin._gather import Folder, Plan
 from supervise.pytest_plugin._mark import MarkError
 
 if TYPE_CHECKING:
@@ -273,13 +273,13 @@ def _gang(
     from supervise.pytest_plugin._gang import Gang
 
     (world_size,) = settings.counts
-    plan = _rank.Plan(
+    plan = Plan(
         folder=folder,
         world_size=world_size,
         timeout_s=settings.timeout_s if debugged is None else None,
         debugged=debugged,
         terminal=terminal,
-        measurement=_coverage.of_host(item.config, folder),
+        measurement=_coverage.of_host(item.config, folder.root),
     )
     entrypoint: Callable[..., None]
     if settings.start_method == "fork":

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pluggy import HookCaller
 
-    from supervise.pytest_plugin._gather import Folder
+    from supervise.pytest_plugin._gather import Plan
     from supervise.pytest_plugin._verdict import RankVerdict
 
 
@@ -175,21 +175,6 @@ FUNCTION = pytest.StashKey[Any]()
 """The function of a test of hypothesis, which the host replaces while it runs the gang."""
 _inherited: list[object] = []
 """References to the host's capture. If a rank garbage-collected it, the rank would close files of the host."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The facts that all ranks of a test need."""
-
-    folder: Folder
-    world_size: int
-    timeout_s: float | None
-    """None for no limit."""
-    debugged: int | None
-    """The rank that gets the terminal."""
-    terminal: int | None
-    """Descriptor of the terminal."""
-    measurement: _coverage.Measurement | None
 
 
 class Stopped(BaseException):
