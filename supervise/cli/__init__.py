@@ -16,7 +16,7 @@ _OF_FILES = ("check", "ls", "show", "logs", "report", "clean", "completion")
 _OF_A_RUNNING_RUN = ("status", "stop", "restart", "reload", "signal", "wait", "stacks", "top")
 _COMMANDS = (*_OF_FILES, *_OF_A_RUNNING_RUN)
 """The commands besides `run`: each is a function in the module of the same name, except those of `_MODULES`."""
-_MODULES = {"stop": "signal", "restart": "signal", "reload": "signal"}
+_MODULES = dict.fromkeys(("status", "stop", "restart", "reload", "signal", "wait", "stacks"), "steering")
 
 _BRIEF = """\
 supervise run -n 4 train.py       start 4 ranks of a program

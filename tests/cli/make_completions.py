@@ -10,26 +10,26 @@ from pathlib import Path
 import shtab
 
 from supervise import _settings
-from supervise.cli.commands import clean, logs, ls, report, show, signal, stacks, status, top, wait
 from supervise.cli.commands.completion import FOLDER, SHELLS
+from supervise.cli.commands.runs import RunParser
 from supervise.cli.options.parser import run_parser
 
 _OF_A_RUNNING_RUN = {
-    "status": (status.options, "show the state of a running gang"),
-    "stop": (signal.stop_options, "stop a run"),
-    "restart": (signal.restart_options, "restart ranks of a run"),
-    "reload": (signal.reload_options, "let ranks of a run read their configuration again"),
-    "signal": (signal.signal_options, "send a signal to ranks of a run"),
-    "wait": (wait.options, "wait for the end of a run"),
-    "stacks": (stacks.options, "show where the ranks of a run are in their code"),
-    "top": (top.options, "show a live table of the ranks of a run"),
+    "status": "show the state of a running gang",
+    "stop": "stop a run",
+    "restart": "restart ranks of a run",
+    "reload": "let ranks of a run read their configuration again",
+    "signal": "send a signal to ranks of a run",
+    "wait": "wait for the end of a run",
+    "stacks": "show where the ranks of a run are in their code",
+    "top": "show a live table of the ranks of a run",
 }
 _OF_THE_PAST = {
-    "ls": (ls.options, "list the runs"),
-    "show": (show.options, "tell what a run did"),
-    "logs": (logs.options, "show the output of the ranks of a run"),
-    "report": (report.options, "write a page about a run, and a trace"),
-    "clean": (clean.options, "remove the directories of runs that are over"),
+    "ls": "list the runs",
+    "show": "tell what a run did",
+    "logs": "show the output of the ranks of a run",
+    "report": "write a page about a run, and a trace",
+    "clean": "remove the directories of runs that are over",
 }
 _FOLDERS = ("--log-dir", *(row.option for row in _settings.with_options() if row.kind is _settings.FOLDER))
 _FILES = ("--env-file", "--file", "--metrics")
@@ -91,15 +91,12 @@ def scripts() -> dict[str, str]:
     commands.choices["run"] = run
     check = commands.add_parser("check", help='check a file for "supervise run --file"')
     check.add_argument("file").complete = shtab.FILE  # type: ignore[attr-defined]
-    for name, (options, text) in _OF_THE_PAST.items():
+    for name, text in (_OF_THE_PAST | _OF_A_RUNNING_RUN).items():
         commands.add_parser(name, help=text)
-        commands.choices[name] = options()
+        commands.choices[name] = RunParser(name)
         for action in commands.choices[name]._actions:
             if action.dest in ("output", "trace"):
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
-    for name, (options, text) in _OF_A_RUNNING_RUN.items():
-        commands.add_parser(name, help=text)
-        commands.choices[name] = options()
     _complete_names(commands.choices.values())
     completion = commands.add_parser("completion", help="print the completion script of a shell")
     completion.add_argument("shell", choices=SHELLS)

@@ -20,9 +20,7 @@ import inotify_simple
 import pytest
 
 from supervise._views.recorded_run import RecordedRun
-from supervise.cli.commands.stacks import page
-from supervise.cli.commands.steering import Target
-from supervise.cli.commands.wait import _wait_for_run
+from supervise.cli.commands.steering import Target, _wait_for_run, stack_lines
 from supervise.cli.run.console import Console
 from supervise.cli.run.run import open_control
 from supervise.cli.run.signal_inbox import SignalInbox
@@ -319,8 +317,8 @@ def test_a_role_at_the_socket_of_a_gang_that_has_ended(supervise: Command, embed
 def test_groups_of_stacks_have_the_roles_of_their_ranks():
     """Without roles, the lines of the server are unchanged."""
     result = {"groups": ["rank 1: load (a.py:1)", "ranks 0, 2-3: wait (b.py:2)"], "ranks": {}}
-    assert page(result, whole=False) == result["groups"]
-    assert page(result, ["web 0", "web 1", "web 2", "db 0"], whole=False) == [
+    assert stack_lines(result, whole=False) == result["groups"]
+    assert stack_lines(result, ["web 0", "web 1", "web 2", "db 0"], whole=False) == [
         "rank 1 (web 1): load (a.py:1)",
         "ranks 0, 2-3 (web 0, 2, db 0): wait (b.py:2)",
     ]

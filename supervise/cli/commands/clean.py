@@ -19,7 +19,6 @@ from supervise.cli.commands.runs import (
     find_run,
     recorded_runs,
 )
-from supervise.cli.options import values
 from supervise.cli.runs_folder import FOLDER, open_runs_dir, runs_dir
 
 if TYPE_CHECKING:
@@ -37,17 +36,6 @@ _WRITTEN = re.compile(
 """The paths of files and folders that a run writes."""
 
 
-def options() -> RunParser:
-    """Return the parser."""
-    made = RunParser("clean", "Remove the directories of runs that are over.", run=False)
-    made.add_argument("runs", metavar="RUN", nargs="*", help="directory of a run, or the beginning of its name")
-    made.add_argument("--older-than", metavar="DUR", type=values.seconds, help="the runs that began so long ago")
-    made.add_argument("--all", action="store_true", help="all runs of the default folder")
-    made.add_argument("--keep-failed", action="store_true", help="keep the runs that did not succeed")
-    made.add_argument("--dry-run", action="store_true", help="list what would be removed, and remove nothing")
-    return made
-
-
 def clean(words: Sequence[str]) -> int:
     """Remove runs; return the exit code: 1 if one could not be removed, 2 if it is not said which.
 
@@ -55,7 +43,7 @@ def clean(words: Sequence[str]) -> int:
         SystemExit: With code 2 after an error message, or 0 after the help.
         OSError: The runs were removed, but stdout takes no output.
     """
-    made = options()
+    made = RunParser("clean")
     found = made.parsed(words)
     if found.runs and found.all:
         made.error("RUN and --all exclude each other; omit one of them")

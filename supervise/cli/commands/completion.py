@@ -87,7 +87,7 @@ def _of_runs(command: str, before: Sequence[str]) -> Iterable[str]:
     past, names, given = command in ("show", "logs", "report", "clean"), list[str](), dict[str, Any]()
     for word in before:
         with suppress(NoSuchRunError):
-            given.setdefault("run", SteeringParser(command, "").find(word))
+            given.setdefault("run", SteeringParser("status").find(word))
     if not given or command == "clean":
         names = [run.name for run in recorded_runs()[1] if past or run.state == "running"]
         with suppress(NoSuchRunError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import heapq
 import json
@@ -24,12 +23,13 @@ from supervise._record import NamedTuple
 from supervise._story.wording import spans
 from supervise._views.recorded_run import RecordedRun
 from supervise._views.run_state import checked
-from supervise.cli.commands.runs import RunParser, add_ranks
+from supervise.cli.commands.runs import RunParser
 from supervise.cli.options import values
 from supervise.cli.run.console import Console
 from supervise.cli.streams import complaint
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     _Write = Callable[["Log", float, float, list[bytes]], None]
@@ -287,43 +287,13 @@ _EXACT_S = 2.0
 """A time that lies between two known times no farther apart is shown without ``~``: samples are 1 s apart at first."""
 
 
-def options() -> RunParser:
-    """Return the parser."""
-    made = RunParser(
-        "logs",
-        "Show the output of the ranks of a run, all lives of a rank one after the other, in the order of time: to "
-        "about a second in a young run, and to the interval of samples.jsonl in an old one.",
-    )
-    made.add_argument("-f", "--follow", action="store_true", help="go on while the run does")
-    add_ranks(made, "only these; a single rank has no prefix")
-    made.add_argument("--stderr", action="store_true", help="only stderr")
-    life = made.add_mutually_exclusive_group()
-    life.add_argument("--life", metavar="N", type=_life, help="only this life of each rank; the first is 0")
-    life.add_argument("--previous", action="store_true", help="only the life before the newest, of each rank")
-    made.add_argument(
-        "--since",
-        metavar="DUR",
-        type=values.seconds,
-        help="only lines that were written in the last DUR; some that are older may come first",
-    )
-    form = made.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print each line as a JSON object, with its time")
-    form.add_argument(
-        "-t",
-        "--timestamps",
-        action="store_true",
-        help="the time before each line; a log has no times: ~ precedes one between two known times that are apart",
-    )
-    return made
-
-
 def logs(words: Sequence[str]) -> int:
     """Print the output of the ranks; return the exit code.
 
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    made = options()
+    made = RunParser("logs")
     found = made.read(words)
     run: RecordedRun = found.run
     may_come = found.follow and run.is_running()
@@ -399,12 +369,6 @@ def _written(run: RecordedRun) -> Iterator[tuple[int, str, str]]:
         for rank, path in named.items() if isinstance(named, dict) else ():
             if values.is_count(rank) and isinstance(path, str) and path.endswith(f"{os.sep}{stream}.log"):
                 yield int(rank), stream, os.path.join(run.path, *path.split(os.sep)[-3:])
-
-
-def _life(text: str) -> int:
-    if not values.is_count(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a life; give a number; the first life is 0")
-    return int(text)
 
 
 def _plain(run: RecordedRun, found: argparse.Namespace, *, separated: bool) -> _Write:

@@ -34,21 +34,13 @@ _STYLES = {"running": "32", "succeeded": "", "stopped": "33", "unknown": "33"}
 _FAILURE = "31"
 
 
-def options() -> RunParser:
-    """Return the parser."""
-    made = RunParser("ls", "List the runs, the newest first.", run=False)
-    made.add_argument("--running", action="store_true", help="only the runs that are running")
-    made.add_argument("--json", action="store_true", help="print one JSON object a line")
-    return made
-
-
 def ls(words: Sequence[str]) -> int:
     """Print the runs; return the exit code.
 
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    found = options().parsed(words)
+    found = RunParser("ls").parsed(words)
     folder, runs = recorded_runs()
     if found.running:
         runs = [run for run in runs if run.state == "running"]

@@ -21,26 +21,13 @@ if TYPE_CHECKING:
 _PAGE = "report.html"
 
 
-def options() -> RunParser:
-    """Return the parser."""
-    made = RunParser("report", "Write a page about a run: one HTML file that needs nothing else.")
-    made.add_argument(
-        "-o", "--output", metavar="FILE", help=f"the page; -: stdout; default: {_PAGE} in the directory of the run"
-    )
-    made.add_argument(
-        "--trace", metavar="FILE", help="write a trace for Perfetto or chrome://tracing as well; -: stdout"
-    )
-    made.add_argument("--json", action="store_true", help="write no page; print the history as a JSON object")
-    return made
-
-
 def report(words: Sequence[str]) -> int:
     """Write the page; return the exit code.
 
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    made = options()
+    made = RunParser("report")
     found = made.read(words)
     if [found.output, found.trace, "-" if found.json else None].count("-") > 1:
         made.error("only one of the page, the trace and --json can go to stdout")

@@ -13,6 +13,7 @@ from supervise._files import accessible, closing
 from supervise._printable import one_line
 from supervise._views.recorded_run import RecordedRun, runs_in
 from supervise.cli.options import values
+from supervise.cli.options.values import argument
 from supervise.cli.runs_folder import open_runs_dir, runs_dir
 
 if TYPE_CHECKING:
@@ -143,28 +144,201 @@ def terminal_columns() -> int | None:
     return (os.get_terminal_size(sys.stdout.fileno()).columns or _COLUMNS) if sys.stdout.isatty() else None
 
 
+_FILES_RUN = argument(
+    "run",
+    metavar="RUN",
+    nargs="?",
+    help="directory of a run, or the beginning of its name (the only run that is running, or else the newest)",
+)
+_TARGET = argument(
+    "target",
+    metavar="RUN",
+    nargs="?",
+    help="directory of a run, the beginning of its name, or a control socket (the only run that is running)",
+)
+_JSON = argument("--json", action="store_true", help="print a JSON object")
+
+
+def _ranks(what: str) -> tuple[values.Argument, values.Argument]:
+    """Return the ranks and roles after RUN, and ``--rank``."""
+    return (
+        argument("ranks", metavar="ROLE", nargs="*", help=f"{what}: roles or ranks, such as web, web.2, 0-3"),
+        argument("--rank", metavar="R", action="append", default=[], help="the same as an option"),
+    )
+
+
+_COMMANDS: dict[str, tuple[str, tuple[values.Argument | list[values.Argument], ...]]] = {
+    "ls": (
+        "List the runs, the newest first.",
+        (
+            argument("--running", action="store_true", help="only the runs that are running"),
+            argument("--json", action="store_true", help="print one JSON object a line"),
+        ),
+    ),
+    "show": ("Tell what a run did, from its files.", (_FILES_RUN, _JSON)),
+    "logs": (
+        (
+            "Show the output of the ranks of a run, all lives of a rank one after the other, in the order of time: to "
+            "about a second in a young run, and to the interval of samples.jsonl in an old one."
+        ),
+        (
+            _FILES_RUN,
+            argument("-f", "--follow", action="store_true", help="go on while the run does"),
+            *_ranks("only these; a single rank has no prefix"),
+            argument("--stderr", action="store_true", help="only stderr"),
+            [
+                argument("--life", metavar="N", type=values.life, help="only this life of each rank; the first is 0"),
+                argument("--previous", action="store_true", help="only the life before the newest, of each rank"),
+            ],
+            argument(
+                "--since",
+                metavar="DUR",
+                type=values.seconds,
+                help="only lines that were written in the last DUR; some that are older may come first",
+            ),
+            [
+                argument("--json", action="store_true", help="print each line as a JSON object, with its time"),
+                argument(
+                    "-t",
+                    "--timestamps",
+                    action="store_true",
+                    help="the time before each line; a log has no times: ~ precedes one between two known times that"
+                    " are apart",
+                ),
+            ],
+        ),
+    ),
+    "report": (
+        "Write a page about a run: one HTML file that needs nothing else.",
+        (
+            _FILES_RUN,
+            argument(
+                "-o",
+                "--output",
+                metavar="FILE",
+                help="the page; -: stdout; default: report.html in the directory of the run",
+            ),
+            argument(
+                "--trace", metavar="FILE", help="write a trace for Perfetto or chrome://tracing as well; -: stdout"
+            ),
+            argument("--json", action="store_true", help="write no page; print the history as a JSON object"),
+        ),
+    ),
+    "clean": (
+        "Remove the directories of runs that are over.",
+        (
+            argument("runs", metavar="RUN", nargs="*", help="directory of a run, or the beginning of its name"),
+            argument("--older-than", metavar="DUR", type=values.seconds, help="the runs that began so long ago"),
+            argument("--all", action="store_true", help="all runs of the default folder"),
+            argument("--keep-failed", action="store_true", help="keep the runs that did not succeed"),
+            argument("--dry-run", action="store_true", help="list what would be removed, and remove nothing"),
+        ),
+    ),
+    "status": ("Show the state of a running gang and of each rank.", (_TARGET, _JSON)),
+    "stop": (
+        "Stop a run, or ranks of it, and wait until the processes are gone.",
+        (
+            _TARGET,
+            _JSON,
+            argument(
+                "--timeout",
+                metavar="DUR",
+                type=values.seconds,
+                help="time from the first signal to SIGKILL (the run's)",
+            ),
+            argument("--signal", metavar="SIG", type=values.any_signal, help="the first signal (the run's)"),
+            *_ranks("stop only these; they stay down until a restart"),
+        ),
+    ),
+    "restart": (
+        "Restart ranks of a run, and wait until they run. No limit counts the restart.",
+        (_TARGET, _JSON, *_ranks("what to restart")),
+    ),
+    "reload": (
+        (
+            "Send ranks their reload-signal, and wait until they are ready again. Ranks\n"
+            "without a reload-signal are restarted one after another, each when the one\n"
+            "before it is ready."
+        ),
+        (_TARGET, _JSON, *_ranks("only these")),
+    ),
+    "signal": (
+        "Send a signal to running ranks.",
+        (
+            _TARGET,
+            _JSON,
+            argument("sig", metavar="SIG", nargs="?", help="name or number, such as USR1"),
+            *_ranks("only these"),
+            argument("--group", action="store_true", help="also to the processes that a rank has started"),
+        ),
+    ),
+    "wait": (
+        "Wait for the end of a run, and exit with its exit code.",
+        (
+            _TARGET,
+            _JSON,
+            argument("--timeout", metavar="DUR", type=values.seconds, help="wait no longer (no limit)"),
+        ),
+    ),
+    "stacks": (
+        (
+            "Show where the main threads of the ranks are: a line for equal stacks, the stack\n"
+            "with the fewest ranks first."
+        ),
+        (_TARGET, _JSON, *_ranks("only these, with all frames of all threads")),
+    ),
+    "top": (
+        "Show a live table of the ranks of a run, and steer it by keys.",
+        (
+            _TARGET,
+            argument("--json", action="store_true", help="print each reading as a JSON object on a line"),
+        ),
+    ),
+}
+"""Command to its description, and its arguments in the order of the help. Options in a list exclude each other."""
+_EPILOG = """\
+exit code:
+  0: done; 1: refused, or no reply; 2: wrong usage, or there is no such run;
+  3: the run has ended
+"""
+_EPILOGS = {
+    **dict.fromkeys(("status", "stop", "restart", "reload", "signal", "stacks"), _EPILOG),
+    "wait": """\
+exit code:
+  that of the run, also if the run has ended before; 124: --timeout; 1:
+  supervise was killed, or does not reply; 2: wrong usage, or there is no such
+  run
+""",
+    "top": """\
+exit code:
+  0: the run has ended, or a key has ended the table; 1: no terminal, no reply,
+  or the extra "rich" is missing; 2: wrong usage, or there is no such run; 3:
+  the run had ended before; 128+N: signal N
+
+keys:
+  ? shows them all; q leaves the table, and the run goes on
+""",
+}
+"""Command to the end of its help. With it, lines of the description are not wrapped."""
+
+
 class RunParser(values.CommandParser):
     """The parser of a command. It also finds RUN, and the ranks and roles after it."""
 
     dest = "run"
     """The name of the value of RUN."""
-    names = "directory of a run, or the beginning of its name (the only run that is running, or else the newest)"
-    """What RUN may be, for the help."""
 
-    def __init__(self, command: str, description: str, *, run: bool = True, epilog: str | None = None) -> None:
-        """Make the parser; with `run`, it has the argument RUN.
-
-        Args:
-            command: The command.
-            description: What it does, for the help.
-            run: Whether it has the argument RUN.
-            epilog: The end of the help. With it, lines of the description are not wrapped.
-        """
+    def __init__(self, command: str) -> None:
+        """Make the parser of a command."""
+        about, arguments = _COMMANDS[command]
+        epilog = _EPILOGS.get(command)
         form = argparse.RawDescriptionHelpFormatter if epilog else argparse.HelpFormatter
-        about: Any = {"prog": f"supervise {command}", "description": description, "epilog": epilog}
-        super().__init__(**about, formatter_class=form, allow_abbrev=False)
-        if run:
-            self.add_argument(self.dest, metavar="RUN", nargs="?", help=self.names)
+        texts: Any = {"prog": f"supervise {command}", "description": about, "epilog": epilog}
+        super().__init__(**texts, formatter_class=form, allow_abbrev=False)
+        for each in arguments:
+            group = self.add_mutually_exclusive_group() if isinstance(each, list) else self
+            for names, how in each if isinstance(each, list) else [each]:
+                group.add_argument(*names, **how)
 
     def find(self, word: str) -> Any:
         """Return what a word in the place of RUN names.
@@ -276,12 +450,6 @@ class RunParser(values.CommandParser):
                 hint = f"did you mean {meant}?" if meant else f"it has {', '.join(spellings)}"
                 self.error(f"{name} is not an option of {self.prog.rpartition(' ')[2]}; {hint}")
         return self.parse_intermixed_args(words)
-
-
-def add_ranks(made: RunParser, what: str) -> None:
-    """Add the ranks and roles after RUN, and ``--rank``."""
-    made.add_argument("ranks", metavar="ROLE", nargs="*", help=f"{what}: roles or ranks, such as web, web.2, 0-3")
-    made.add_argument("--rank", metavar="R", action="append", default=[], help="the same as an option")
 
 
 def shown_time(at: datetime | None) -> str:

@@ -21,20 +21,13 @@ _MOST_RESTARTS = 20
 _RESTARTS = ("process.restarting", "gang.restarting")
 
 
-def options() -> RunParser:
-    """Return the parser."""
-    made = RunParser("show", "Tell what a run did, from its files.")
-    made.add_argument("--json", action="store_true", help="print a JSON object")
-    return made
-
-
 def show(words: Sequence[str]) -> int:
     """Print the story of a run; return the exit code.
 
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    found = options().read(words)
+    found = RunParser("show").read(words)
     run: RecordedRun = found.run
     story = _Story(run.events(), run.titles)
     if found.json:

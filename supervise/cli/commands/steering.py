@@ -1,4 +1,4 @@
-"""The common parts of the commands that ask a running supervise: RUN, the connection, errors and exit codes."""
+"""The commands that ask a running supervise: RUN, the connection, errors, exit codes, and all of them but ``top``."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import stat
 import sys
 import time
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from supervise._control.client import ControlClient, ControlError
 from supervise._printable import ending, one_line
-from supervise._story.wording import spans
+from supervise._story.wording import columns, fitted, spans, titled
 from supervise._views.recorded_run import SOCKET, RecordedRun, titles_of
-from supervise.cli.commands.runs import NoSuchRunError, RunParser, add_ranks, default_run, find_run
+from supervise.cli.commands.runs import NoSuchRunError, RunParser, default_run, find_run, terminal_columns
+from supervise.cli.run.program import TIMED_OUT
 from supervise.cli.streams import complaint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 SCHEMA_VERSION = 1
@@ -38,11 +39,6 @@ _RETRY_S = 0.05
 _OF_CALLER = ("invalid", "bad-request")
 MALFORMED = (argparse.ArgumentTypeError, AttributeError, KeyError, TypeError, ValueError)
 """The exceptions after a reply that is not as expected."""
-_EPILOG = """\
-exit code:
-  0: done; 1: refused, or no reply; 2: wrong usage, or there is no such run;
-  3: the run has ended
-"""
 
 
 class Target:
@@ -86,32 +82,8 @@ class SteeringParser(RunParser):
     """The parser of a command that asks a running supervise. RUN is a run, or a control socket."""
 
     dest = "target"
-    names = "directory of a run, the beginning of its name, or a control socket (the only run that is running)"
     appears_s: float = 0.0
     """How long the parser waits for RUN to appear, in seconds."""
-
-    def __init__(
-        self,
-        command: str,
-        description: str,
-        *,
-        epilog: str = _EPILOG,
-        ranks: str = "",
-        json_help: str = "print a JSON object",
-    ) -> None:
-        """Make the parser, with RUN and ``--json``.
-
-        Args:
-            command: The command.
-            description: What it does, for the help.
-            epilog: The end of the help.
-            ranks: What the ranks and roles after RUN are; empty if the command takes none.
-            json_help: What ``--json`` does.
-        """
-        super().__init__(command, description, epilog=epilog)
-        self.add_argument("--json", action="store_true", help=json_help)
-        if ranks:
-            add_ranks(self, ranks)
 
     def find(self, word: str) -> Target:
         """Return the gang that a word names."""
@@ -310,3 +282,281 @@ def outcome_of(target: Target, result: dict[str, Any]) -> tuple[str, int]:
     return f"{outcome}, {spans_of(target, [root])}: {ending(exitcode)}", (
         128 - exitcode if exitcode < 0 else exitcode
     ) or 1
+
+
+def _asks(act: Callable[[argparse.Namespace, ControlClient], int]) -> Callable[[Sequence[str]], int]:
+    """Make a command of a function that asks supervise: the command reads its words, connects, and calls the function.
+
+    The command returns the exit code of the function, or that of an error, and exits with 2 after a wrong usage.
+    """
+    name = act.__name__
+
+    @wraps(act)
+    def command(words: Sequence[str]) -> int:
+        found = SteeringParser(name).read(words)
+        return steer(name, found.target, partial(act, found))
+
+    return command
+
+
+# ``supervise status RUN``: the present state of a running gang and its ranks
+
+
+_STATUS_COLUMNS = ("RANK", "ROLE", "STATE", "PID", "RESTARTS", "STEP", "BEAT", "STATUS")
+_LEFT_OUT = ("PID", "RESTARTS", "BEAT", "STEP")
+"""The columns that a narrow terminal lacks, the first to go first."""
+
+
+@_asks
+def status(found: argparse.Namespace, client: ControlClient) -> int:
+    """Print the state; return the exit code."""
+    from supervise._views.top.reader import Reader  # lazy: the other commands do not need it
+
+    result = client.request("status", timeout_s=REPLY_S)
+    if found.target.run is not None:  # the state is `hung` if the watchdog has reported a hang, and it continues
+        for rank, row in Reader(found.target.run).read(result, same_pids=False).ranks.items():
+            result["ranks"][str(rank)]["state"] = row.state
+    return show(found, result, _status_lines(found.target, result))
+
+
+def _status_lines(target: Target, result: dict[str, Any]) -> list[str]:
+    phase = "starting" if result["phase"] == "new" else result["phase"]
+    attempt = f", attempt {result['attempt']}" if result["attempt"] else ""
+    head = f"{phase}: {target.name} (supervise has pid {result['pid']}{attempt})"
+    rows = [
+        _STATUS_COLUMNS,
+        *(_status_row(rank, row, roles=bool(target.titles)) for rank, row in result["ranks"].items()),
+    ]
+    always = ("RANK", "STATE", "PID")
+    used = [at for at, head in enumerate(_STATUS_COLUMNS) if head in always or any(row[at] != "-" for row in rows[1:])]
+    table = columns(fitted([[row[column] for column in used] for row in rows], terminal_columns(), _LEFT_OUT))
+    left = result["leftovers"]
+    return [head, *table, *([f"processes remain in the groups of {spans(left, target.titles)}"] if left else [])]
+
+
+def _status_row(rank: str, row: dict[str, Any], *, roles: bool) -> tuple[str, ...]:
+    age_s = row["beat_age_s"]
+    return (
+        rank,
+        f"{row['role']}.{row['role_rank']}" if roles else "-",
+        str(row["state"]),
+        "-" if row["pid"] is None else str(row["pid"]),
+        str(row["restarts"] or "-"),
+        "-" if row["step"] is None else str(row["step"]),
+        "-" if age_s is None else f"{age_s:.1f} s",
+        one_line(str(row["status"] or "-")),
+    )
+
+
+# ``supervise stacks RUN``: the places in the code where the ranks of a running gang are now
+
+
+@_asks
+def stacks(found: argparse.Namespace, client: ControlClient) -> int:
+    """Print the stacks; return the exit code."""
+    result = client.request("stacks", timeout_s=REPLY_S, ranks=found.ranks)
+    show(found, result, stack_lines(result, found.target.titles, whole=found.ranks is not None))
+    return 0 if result["ranks"] else none_runs("stacks", found.target)
+
+
+def stack_lines(result: dict[str, Any], titles: Sequence[str] = (), *, whole: bool) -> list[str]:
+    """Return the result of the request ``stacks`` as lines.
+
+    Args:
+        result: The result.
+        titles: Role and role rank of each rank, as for `spans`.
+        whole: Whether to show all frames of all threads. Otherwise only the places of the main threads are shown.
+    """
+    if whole:
+        return [line for rank, each in result["ranks"].items() for line in _threads(rank, each, titles)]
+    return [*(titled(group, titles) for group in result["groups"]), *_notes(result["ranks"], titles)]
+
+
+def _notes(ranks: dict[str, dict[str, Any]], titles: Sequence[str]) -> list[str]:
+    """Return the reasons why ranks have no Python frames. Each reason is a line."""
+    reasons: dict[str, list[int]] = {}
+    for rank, each in ranks.items():
+        if each["source"] == "kernel":
+            reasons.setdefault("; ".join(map(str, each["notes"])), []).append(int(rank))
+    return [f"no Python frames of {spans(who, titles)}: {why}" for why, who in reasons.items() if why]
+
+
+def _threads(rank: str, stacks: dict[str, Any], titles: Sequence[str]) -> Iterator[str]:
+    yield f"{spans([int(rank)], titles)}, pid {stacks['pid']}, from {stacks['source']}:"
+    for thread in stacks["threads"]:
+        kernel = ", ".join(str(thread[key]) for key in ("state", "syscall", "wchan") if thread[key])
+        name = thread["name"] or "thread"
+        yield f"  {name}{f' ({kernel})' if kernel else ''}"
+        for frame in thread["frames"]:
+            yield f"    {frame['function']} ({frame['file']}:{frame['line']})"
+    for note in stacks["notes"]:
+        yield f"  {note}"
+
+
+# ``supervise signal RUN SIG``: send a signal to running ranks
+
+
+@_asks
+def signal(found: argparse.Namespace, client: ControlClient) -> int:
+    """Send the signal and print the ranks that were signaled; return the exit code."""
+    given = {"signal": found.sig.name, "ranks": found.ranks, "group": found.group or None}
+    result = client.request("signal", timeout_s=REPLY_S, **given)
+    who = result["ranks"]
+    sent = f"{found.target.name}: {found.sig.name} was sent to {spans_of(found.target, who)}"
+    show(found, result, [sent] if who else [])
+    return 0 if who else none_runs("signal", found.target)
+
+
+# ``supervise stop RUN``: stop a running gang, and wait for its end; or stop ranks of it
+
+
+_RESULT_S = 10.0
+"""How long supervise may take to write its result when all ranks have ended."""
+
+
+def stop(words: Sequence[str]) -> int:
+    """Stop the run and print how it ended, or stop ranks and print which; return the exit code.
+
+    Raises:
+        SystemExit: With code 2 after an error message, or 0 after the help.
+    """
+    made = SteeringParser("stop")
+    found = made.read(words)
+    if found.ranks is not None and (found.signal is not None or found.timeout is not None):
+        made.error("--signal and --timeout are for a stop of the whole run; omit them, or the ranks")
+    return steer("stop", found.target, partial(_stop, found))
+
+
+def _stop(found: argparse.Namespace, client: ControlClient) -> int:
+    target: Target = found.target
+    if found.ranks is not None:
+        result = client.request("terminate", timeout_s=None, ranks=found.ranks)
+        return show(found, result, [f"{target.name}: {spans_of(target, found.ranks)} stopped"])
+    _ = target.titles  # read now: a gang that has ended no longer reports its roles
+    sig = None if found.signal is None else found.signal.name
+    result = client.request("stop", timeout_s=None, signal=sig, timeout=found.timeout)
+    if target.run is not None:
+        client.until_closed(_RESULT_S)
+    return show(found, result, [f"{target.name}: {outcome_of(target, result)[0]}"])
+
+
+# ``supervise restart RUN ROLE``: restart ranks of a running gang
+
+
+def restart(words: Sequence[str]) -> int:
+    """Restart the ranks and print their process IDs; return the exit code.
+
+    Raises:
+        SystemExit: With code 2 after an error message, or 0 after the help.
+    """
+    made = SteeringParser("restart")
+    found = made.read(words)
+    if found.ranks is None:
+        names = ", ".join(role for role, _ in found.target.roles)
+        given = f"{found.target.name} to restart, such as 0,2 or a role"
+        made.error(f"name the ranks or roles of {given}{names and f' ({names})'}")
+
+    def act(client: ControlClient) -> int:
+        if client.request("status", timeout_s=None)["phase"] in ("new", "starting"):
+            fail("restart", f"{found.target.name} is starting; the restart waits until the start is over", 0)
+        result = client.request("restart", timeout_s=None, ranks=found.ranks)
+        return show(found, result, (_restarted(found.target, rank, pid) for rank, pid in result["pids"].items()))
+
+    return steer("restart", found.target, act)
+
+
+def _restarted(target: Target, rank: str, pid: int) -> str:
+    return f"{target.name}: {spans_of(target, [int(rank)])} was restarted, pid {pid}"
+
+
+# ``supervise reload RUN``: let ranks read their configuration again, by a signal, or by a restart of one after another
+
+
+@_asks
+def reload(found: argparse.Namespace, client: ControlClient) -> int:
+    """Reload the ranks and print how; return the exit code."""
+    target: Target = found.target
+    each: dict[str, bool] = client.request("reload", timeout_s=None, ranks=found.ranks)["ranks"]
+    reloaded, pids = [int(rank) for rank, done in each.items() if done], dict[str, int]()
+    if reloaded and not found.json:
+        print(f"{target.name}: {spans_of(target, reloaded)} reloaded")
+    for rank in (rank for rank, done in each.items() if not done):
+        pids |= client.request("restart", timeout_s=None, ranks=[int(rank)])["pids"]
+        if not found.json:
+            print(_restarted(target, rank, pids[rank]))
+    show(found, {"reloaded": reloaded, "restarted": pids}, ())
+    left = [rank for rank in found.ranks or () if str(rank) not in each]
+    if left or not each:
+        why = f"{spans_of(target, left)}: not running, or not ready" if left else "no rank runs and is ready"
+        return fail("reload", f"{target.name}: {why}", REFUSED)
+    return 0
+
+
+# ``supervise wait RUN``: wait for the end of a run, and exit with its exit code
+
+
+_MARGIN_S = 5.0
+
+
+def wait(words: Sequence[str]) -> int:
+    """Wait for the end and print it; return the exit code.
+
+    Raises:
+        SystemExit: With code 2 after an error message, or 0 after the help.
+    """
+    found = SteeringParser("wait").read(words)
+    run = found.target.run
+    if run is not None and run.state not in ("running", "unknown"):
+        return _show_end(found)
+    code = steer("wait", found.target, partial(_wait_for_gang if run is None else _wait_for_run, found))
+    if code == ENDED and run is not None:  # it ended after the read of its files, before the connection
+        return _show_end(found)
+    return code
+
+
+def _wait_for_run(found: argparse.Namespace, client: ControlClient) -> int:
+    """Wait until supervise has exited. It closes the connection only after it has written the result."""
+    deadline_s = None if found.timeout is None else time.monotonic() + found.timeout
+    try:
+        result = _ask_for_end(client, found.timeout)
+    except ControlError as error:
+        if error.code not in ("failed", "ended", "no-reply"):  # the files also show a failed start
+            raise
+        result = {"finished": True}
+    left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+    return _show_end(found) if result["finished"] and client.until_closed(left_s) else _still_runs(found)
+
+
+def _wait_for_gang(found: argparse.Namespace, client: ControlClient) -> int:
+    """Wait for the result of another program's gang. That program continues afterwards."""
+    _ = found.target.titles  # read now: a gang that has ended no longer reports its roles
+    result = _ask_for_end(client, found.timeout)
+    if not result["finished"]:
+        return _still_runs(found)
+    text, code = outcome_of(found.target, result)
+    return show(found, result | {"exit_code": code}, [f"{found.target.name}: {text}"], code)
+
+
+def _ask_for_end(client: ControlClient, timeout_s: float | None) -> dict[str, Any]:
+    limit_s = None if timeout_s is None else timeout_s + _MARGIN_S
+    return client.request("wait", timeout_s=limit_s, timeout=timeout_s)
+
+
+def _still_runs(found: argparse.Namespace) -> int:
+    show(found, {"finished": False}, ())
+    return fail("wait", f"{found.target.name} still runs", TIMED_OUT)
+
+
+def _show_end(found: argparse.Namespace) -> int:
+    """Print how a run has ended; return its exit code."""
+    run = ended_run(found.target)
+    recorded = run.result if run is not None else {}
+    code = recorded.get("exit_code")
+    if not isinstance(code, int):
+        return fail("wait", how_it_ended(found.target), REFUSED)
+    ends = recorded.get("ends")
+    known = ends.items() if isinstance(ends, dict) else ()
+    codes = {rank: end.get("exitcode") for rank, end in known if isinstance(end, dict)}
+    result = {"finished": True, "outcome": recorded.get("outcome"), "root_cause": recorded.get("root_cause")}
+    text = f"{found.target.name}: {outcome_of(found.target, {})[0]}"
+    return show(found, result | {"exit_codes": codes, "exit_code": code}, [text], code)

@@ -20,33 +20,10 @@ from supervise.cli.streams import complaint
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from supervise.cli.commands.runs import RunParser
 
-
-_EPILOG = """\
-exit code:
-  0: the run has ended, or a key has ended the table; 1: no terminal, no reply,
-  or the extra "rich" is missing; 2: wrong usage, or there is no such run; 3:
-  the run had ended before; 128+N: signal N
-
-keys:
-  ? shows them all; q leaves the table, and the run goes on
-"""
 _APPEARS_S = 2.0
 """How long the command waits for a run that was started just before it."""
 _NO_RICH = "the table needs rich: pip install 'supervise-gang[rich]'; --json works without it"
-
-
-def options() -> RunParser:
-    """Return the parser."""
-    made = steering.SteeringParser(
-        "top",
-        "Show a live table of the ranks of a run, and steer it by keys.",
-        epilog=_EPILOG,
-        json_help="print each reading as a JSON object on a line",
-    )
-    made.appears_s = _APPEARS_S
-    return made
 
 
 def top(words: Sequence[str]) -> int:
@@ -55,7 +32,9 @@ def top(words: Sequence[str]) -> int:
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    found = options().read(words)
+    made = steering.SteeringParser("top")
+    made.appears_s = _APPEARS_S
+    found = made.read(words)
     target: steering.Target = found.target
     if not found.json and not _has_rich():
         return steering.fail("top", _NO_RICH, steering.REFUSED)

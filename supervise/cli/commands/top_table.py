@@ -170,8 +170,6 @@ class Table:
                 pass
 
     def _answer(self, reply: Reply) -> None:
-        from supervise.cli.commands.stacks import page
-
         view = self._view
         if reply.result is None:
             if reply.name == "stacks" and view.mode == "stacks":
@@ -183,7 +181,9 @@ class Table:
             if reply.name == "stacks" and view.mode == "stacks":
                 view.lines = [
                     one_line(line)
-                    for line in page(reply.result, self._titles, whole=reply.arguments["ranks"] is not None)
+                    for line in steering.stack_lines(
+                        reply.result, self._titles, whole=reply.arguments["ranks"] is not None
+                    )
                 ]
             elif reply.name == "signal":
                 ranks = reply.result["ranks"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from supervise import _settings
 from supervise._settings import GANG, POLICY, WATCHDOG, Setting
 from supervise.cli.options import values
-from supervise.cli.options.values import add_option
+from supervise.cli.options.values import add_option, argument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,14 +25,6 @@ if TYPE_CHECKING:
 
 
 # The options of the settings, which the table of settings describes
-
-
-_Option = tuple[tuple[str, ...], dict[str, object]]
-"""The names of an option, and the keywords of `add_argument`."""
-
-
-def _option(*names: str, **how: object) -> _Option:
-    return names, how
 
 
 def add_settings(group: argparse._ArgumentGroup, *options: str) -> None:
@@ -299,9 +291,9 @@ def _check_names(parser: argparse.ArgumentParser, given: Iterable[str]) -> None:
             parser.error(f"supervise sets {name} in each rank; {f'give {option}' if option else 'omit it'}")
 
 
-def _rank_options() -> Iterable[_Option | str]:
+def _rank_options() -> Iterable[values.Argument | str]:
     return (
-        _option(
+        argument(
             "-n",
             "--nproc-per-node",
             type=values.worker_count,
@@ -309,10 +301,10 @@ def _rank_options() -> Iterable[_Option | str]:
             help="number of ranks (1); cpu or gpu: one per CPU or GPU; auto: one per GPU, or per CPU if there is no"
             " GPU",
         ),
-        _option("-m", "--module", action="store_true", help="PROGRAM is a module, as in python -m"),
-        _option("--no-python", action="store_true", help="execute PROGRAM directly, even if it ends in .py"),
-        _option("--run-path", action="store_true", help="run PROGRAM under this Python, whatever its name ends in"),
-        _option(
+        argument("-m", "--module", action="store_true", help="PROGRAM is a module, as in python -m"),
+        argument("--no-python", action="store_true", help="execute PROGRAM directly, even if it ends in .py"),
+        argument("--run-path", action="store_true", help="run PROGRAM under this Python, whatever its name ends in"),
+        argument(
             "--env",
             action="append",
             default=[],
@@ -320,7 +312,7 @@ def _rank_options() -> Iterable[_Option | str]:
             type=values.variable,
             help="set an environment variable in each rank; may be repeated",
         ),
-        _option(
+        argument(
             "--env-file",
             action="append",
             default=[],
@@ -329,40 +321,40 @@ def _rank_options() -> Iterable[_Option | str]:
             help="read variables from a file of lines K=V; --env takes precedence; none: leave out the files before",
         ),
         "--cwd --listen",
-        _option(
+        argument(
             "--no-record",
             action="store_true",
             help="do not record uncaught exceptions of a Python PROGRAM",
         ),
-        _option(
+        argument(
             "--run-id",
             metavar="ID",
             type=values.name,
             help="name of this run (the program's name and a random part)",
         ),
-        _option(
+        argument(
             "--role",
             metavar="NAME",
             type=values.name,
             help=f'name of the ranks in prefixes and ROLE_NAME ("{ROLE}")',
         ),
-        _option(
+        argument(
             "--file",
             metavar="FILE",
             type=cache(_gang_file),
             help="run the roles of a file, gang.toml or a Procfile: all, or those named after the options",
         ),
-        _option(
+        argument(
             "--numa-binding",
             choices=("node", "socket", "exclusive", "core-complex"),
             help="bind each rank to the CPUs near its GPU",
         ),
-        _option(
+        argument(
             "--virtual-local-rank",
             action="store_true",
             help="each rank has LOCAL_RANK=0 and sees only its own GPU, as device 0",
         ),
-        _option(
+        argument(
             "--stdin",
             metavar="RANK",
             help="the rank that reads the stdin of supervise, and has the terminal; all: each rank gets a copy; none:"
@@ -520,34 +512,34 @@ def _endpoint(parser: argparse.ArgumentParser, text: str | None) -> tuple[str | 
     return address, port or None
 
 
-def _host_options() -> Iterable[_Option | str]:
+def _host_options() -> Iterable[values.Argument | str]:
     return (
-        _option(
+        argument(
             "--nnodes",
             metavar="N",
             type=_host_count,
             default=1,
             help="number of hosts with -n ranks each; without an engine, each has a supervise run of its own (1)",
         ),
-        _option("--node-rank", metavar="R", type=_number, help="number of this host, from 0"),
-        _option(
+        argument("--node-rank", metavar="R", type=_number, help="number of this host, from 0"),
+        argument(
             "--master-addr",
             metavar="A",
             help="MASTER_ADDR: the address of host 0, on which rank 0 listens (127.0.0.1)",
         ),
-        _option(
+        argument(
             "--master-port",
             metavar="P",
             type=_port,
             help=f"MASTER_PORT (one host: a free port; several: {_PORT})",
         ),
-        _option(
+        argument(
             "--engine",
             choices=("local", "ray"),
             default="local",
             help="local: this host, and others by hand (local); ray: --nnodes hosts of the Ray cluster in RAY_ADDRESS",
         ),
-        _option("--standalone", action="store_true", help="one host, as without the option"),
+        argument("--standalone", action="store_true", help="one host, as without the option"),
     )
 
 
@@ -668,49 +660,49 @@ def streams(
 _LOG_DIR_HELP = f"parent of the run directory (the folder of your runs); {os.devnull}: no files, no prefixes"
 
 
-def _output_options() -> Iterable[_Option | str]:
+def _output_options() -> Iterable[values.Argument | str]:
     return (
-        _option("--log-dir", metavar="DIR", type=values.directory, help=_LOG_DIR_HELP),
-        _option(
+        argument("--log-dir", metavar="DIR", type=values.directory, help=_LOG_DIR_HELP),
+        argument(
             "-t",
             "--tee",
             metavar="SPEC",
             type=values.streams,
             help="streams to show and to write, see below (3)",
         ),
-        _option(
+        argument(
             "-r",
             "--redirects",
             metavar="SPEC",
             type=values.streams,
             help="streams to write without showing them, see below",
         ),
-        _option(
+        argument(
             "--merge",
             action="store_true",
             help="write the stderr of each rank to the file of its stdout, and show both there: in the order of the"
             " writes",
         ),
-        _option(
+        argument(
             "--local-ranks-filter",
             metavar="0,2",
             help="show only these ranks or roles, such as 0,2 or web; log files are not affected",
         ),
-        _option("--no-prefix", action="store_true", help="show lines without [ROLE RANK]:"),
-        _option(
+        argument("--no-prefix", action="store_true", help="show lines without [ROLE RANK]:"),
+        argument(
             "--log-line-prefix",
             metavar="TEMPLATE",
             help="prefix of shown lines, in which ${role_name}, ${role_rank}, ${rank}, ${local_rank} and ${time} are"
             f" replaced ({TEMPLATE_VARIABLE})",
         ),
         "",
-        _option(
+        argument(
             "--color",
             choices=("auto", "always", "never"),
             default="auto",
             help="auto: color on a terminal unless NO_COLOR is set",
         ),
-        _option(
+        argument(
             "--halt-on-broken-pipe",
             action="store_true",
             help="stop the run if the reader of the output is gone, as in a pipe to head; the exit code is then 141",
@@ -721,33 +713,33 @@ def _output_options() -> Iterable[_Option | str]:
 # The options of ``supervise run`` about its messages and its result
 
 
-def _result_options() -> Iterable[_Option | str]:
+def _result_options() -> Iterable[values.Argument | str]:
     return (
-        _option(
+        argument(
             "--exit-code-from",
             metavar="WHO",
             help="root-cause: exit with the code of the rank that failed first; a rank, such as 1 or web.1: with that"
             " of this rank (root-cause)",
         ),
-        _option(
+        argument(
             "--summary",
             action=argparse.BooleanOptionalAction,
             default=False,
             help="end with a table of all ranks: exit code, time, CPU time, peak memory",
         ),
-        _option(
+        argument(
             "--metrics",
             metavar="FILE",
             help="write the numbers of the run to FILE at its end, in the text format of Prometheus",
         ),
-        _option(
+        argument(
             "--dry-run",
             action="store_true",
             help="print the commands and variables of all ranks as shell lines, and run nothing",
         ),
-        _option("-q", "--quiet", action="store_true", help="no messages of supervise except errors"),
-        _option("-v", "--verbose", action="store_true", help="every event as a line on stderr"),
-        _option(
+        argument("-q", "--quiet", action="store_true", help="no messages of supervise except errors"),
+        argument("-v", "--verbose", action="store_true", help="every event as a line on stderr"),
+        argument(
             "--log-format",
             choices=("console", "json"),
             default="console",
@@ -760,10 +752,10 @@ def _result_options() -> Iterable[_Option | str]:
 # The options of ``supervise run`` about the end of a run: limits, signals, and processes that ranks leave behind
 
 
-def _stop_options() -> Iterable[_Option | str]:
+def _stop_options() -> Iterable[values.Argument | str]:
     return (
         "--shutdown-timeout --timeout --stop-signal",
-        _option(
+        argument(
             "--signals-to-handle",
             metavar="LIST",
             type=values.signal_list,
@@ -804,10 +796,10 @@ def policy(
     return made
 
 
-def _failure_options() -> Iterable[_Option | str]:
+def _failure_options() -> Iterable[values.Argument | str]:
     return (
         "--strategy",
-        _option(
+        argument(
             "--keep-going",
             action="store_true",
             help="the failure of a rank stops no other rank",
@@ -852,7 +844,7 @@ def watchdog(parser: argparse.ArgumentParser, found: argparse.Namespace, roles: 
 # The groups of the help
 
 
-_GROUPS: dict[str, Callable[[], Iterable[_Option | str]]] = {
+_GROUPS: dict[str, Callable[[], Iterable[values.Argument | str]]] = {
     "what runs": _rank_options,
     "hosts": _host_options,
     "output": _output_options,

@@ -261,6 +261,13 @@ def is_count(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
+def life(text: str) -> int:
+    """Return the number of a life of a rank."""
+    if not is_count(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a life; give a number; the first life is 0")
+    return int(text)
+
+
 def name(text: str) -> str:
     """Return a name that is safe in paths and lines."""
     if not text or not text.isprintable() or "/" in text:
@@ -437,6 +444,15 @@ class CommandParser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         """Print a help; argparse ignores the error of a stdout that takes no output."""
         print(message, end="", file=file)
+
+
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+"""The names of an argument or an option, and the keywords of `add_argument`."""
+
+
+def argument(*names: str, **how: Any) -> Argument:
+    """Return an argument or an option for a table of them."""
+    return names, how
 
 
 def add_option(group: argparse._ArgumentGroup, *names: str, **settings: Any) -> None:
