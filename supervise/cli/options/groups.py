@@ -15,7 +15,7 @@ from supervise.cli.options import values
 from supervise.cli.options.values import add_option, argument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from supervise.cli.options.gang_file import GangFile
     from supervise.cli.options.parts import Hosts, Part
@@ -291,78 +291,6 @@ def _check_names(parser: argparse.ArgumentParser, given: Iterable[str]) -> None:
             parser.error(f"supervise sets {name} in each rank; {f'give {option}' if option else 'omit it'}")
 
 
-def _rank_options() -> Iterable[values.Argument | str]:
-    return (
-        argument(
-            "-n",
-            "--nproc-per-node",
-            type=values.worker_count,
-            metavar="N",
-            help="number of ranks (1); cpu or gpu: one per CPU or GPU; auto: one per GPU, or per CPU if there is no"
-            " GPU",
-        ),
-        argument("-m", "--module", action="store_true", help="PROGRAM is a module, as in python -m"),
-        argument("--no-python", action="store_true", help="execute PROGRAM directly, even if it ends in .py"),
-        argument("--run-path", action="store_true", help="run PROGRAM under this Python, whatever its name ends in"),
-        argument(
-            "--env",
-            action="append",
-            default=[],
-            metavar="K=V",
-            type=values.variable,
-            help="set an environment variable in each rank; may be repeated",
-        ),
-        argument(
-            "--env-file",
-            action="append",
-            default=[],
-            metavar="F",
-            type=cache(_env_file),
-            help="read variables from a file of lines K=V; --env takes precedence; none: leave out the files before",
-        ),
-        "--cwd --listen",
-        argument(
-            "--no-record",
-            action="store_true",
-            help="do not record uncaught exceptions of a Python PROGRAM",
-        ),
-        argument(
-            "--run-id",
-            metavar="ID",
-            type=values.name,
-            help="name of this run (the program's name and a random part)",
-        ),
-        argument(
-            "--role",
-            metavar="NAME",
-            type=values.name,
-            help=f'name of the ranks in prefixes and ROLE_NAME ("{ROLE}")',
-        ),
-        argument(
-            "--file",
-            metavar="FILE",
-            type=cache(_gang_file),
-            help="run the roles of a file, gang.toml or a Procfile: all, or those named after the options",
-        ),
-        argument(
-            "--numa-binding",
-            choices=("node", "socket", "exclusive", "core-complex"),
-            help="bind each rank to the CPUs near its GPU",
-        ),
-        argument(
-            "--virtual-local-rank",
-            action="store_true",
-            help="each rank has LOCAL_RANK=0 and sees only its own GPU, as device 0",
-        ),
-        argument(
-            "--stdin",
-            metavar="RANK",
-            help="the rank that reads the stdin of supervise, and has the terminal; all: each rank gets a copy; none:"
-            " no rank (the rank of -n 1; of several ranks none)",
-        ),
-    )
-
-
 def _gang_file(path: str) -> GangFile:
     from supervise.cli.options.gang_file import GangFile  # lazy: it imports a parser of TOML
 
@@ -512,37 +440,6 @@ def _endpoint(parser: argparse.ArgumentParser, text: str | None) -> tuple[str | 
     return address, port or None
 
 
-def _host_options() -> Iterable[values.Argument | str]:
-    return (
-        argument(
-            "--nnodes",
-            metavar="N",
-            type=_host_count,
-            default=1,
-            help="number of hosts with -n ranks each; without an engine, each has a supervise run of its own (1)",
-        ),
-        argument("--node-rank", metavar="R", type=_number, help="number of this host, from 0"),
-        argument(
-            "--master-addr",
-            metavar="A",
-            help="MASTER_ADDR: the address of host 0, on which rank 0 listens (127.0.0.1)",
-        ),
-        argument(
-            "--master-port",
-            metavar="P",
-            type=_port,
-            help=f"MASTER_PORT (one host: a free port; several: {_PORT})",
-        ),
-        argument(
-            "--engine",
-            choices=("local", "ray"),
-            default="local",
-            help="local: this host, and others by hand (local); ray: --nnodes hosts of the Ray cluster in RAY_ADDRESS",
-        ),
-        argument("--standalone", action="store_true", help="one host, as without the option"),
-    )
-
-
 def _host_count(text: str) -> int:
     low, _, high = text.partition(":")
     if high and high != low:
@@ -660,112 +557,6 @@ def streams(
 _LOG_DIR_HELP = f"parent of the run directory (the folder of your runs); {os.devnull}: no files, no prefixes"
 
 
-def _output_options() -> Iterable[values.Argument | str]:
-    return (
-        argument("--log-dir", metavar="DIR", type=values.directory, help=_LOG_DIR_HELP),
-        argument(
-            "-t",
-            "--tee",
-            metavar="SPEC",
-            type=values.streams,
-            help="streams to show and to write, see below (3)",
-        ),
-        argument(
-            "-r",
-            "--redirects",
-            metavar="SPEC",
-            type=values.streams,
-            help="streams to write without showing them, see below",
-        ),
-        argument(
-            "--merge",
-            action="store_true",
-            help="write the stderr of each rank to the file of its stdout, and show both there: in the order of the"
-            " writes",
-        ),
-        argument(
-            "--local-ranks-filter",
-            metavar="0,2",
-            help="show only these ranks or roles, such as 0,2 or web; log files are not affected",
-        ),
-        argument("--no-prefix", action="store_true", help="show lines without [ROLE RANK]:"),
-        argument(
-            "--log-line-prefix",
-            metavar="TEMPLATE",
-            help="prefix of shown lines, in which ${role_name}, ${role_rank}, ${rank}, ${local_rank} and ${time} are"
-            f" replaced ({TEMPLATE_VARIABLE})",
-        ),
-        "",
-        argument(
-            "--color",
-            choices=("auto", "always", "never"),
-            default="auto",
-            help="auto: color on a terminal unless NO_COLOR is set",
-        ),
-        argument(
-            "--halt-on-broken-pipe",
-            action="store_true",
-            help="stop the run if the reader of the output is gone, as in a pipe to head; the exit code is then 141",
-        ),
-    )
-
-
-# The options of ``supervise run`` about its messages and its result
-
-
-def _result_options() -> Iterable[values.Argument | str]:
-    return (
-        argument(
-            "--exit-code-from",
-            metavar="WHO",
-            help="root-cause: exit with the code of the rank that failed first; a rank, such as 1 or web.1: with that"
-            " of this rank (root-cause)",
-        ),
-        argument(
-            "--summary",
-            action=argparse.BooleanOptionalAction,
-            default=False,
-            help="end with a table of all ranks: exit code, time, CPU time, peak memory",
-        ),
-        argument(
-            "--metrics",
-            metavar="FILE",
-            help="write the numbers of the run to FILE at its end, in the text format of Prometheus",
-        ),
-        argument(
-            "--dry-run",
-            action="store_true",
-            help="print the commands and variables of all ranks as shell lines, and run nothing",
-        ),
-        argument("-q", "--quiet", action="store_true", help="no messages of supervise except errors"),
-        argument("-v", "--verbose", action="store_true", help="every event as a line on stderr"),
-        argument(
-            "--log-format",
-            choices=("console", "json"),
-            default="console",
-            help="console: messages for people; json: every event as a JSON object on stderr, in place of the messages"
-            " (console)",
-        ),
-    )
-
-
-# The options of ``supervise run`` about the end of a run: limits, signals, and processes that ranks leave behind
-
-
-def _stop_options() -> Iterable[values.Argument | str]:
-    return (
-        "--shutdown-timeout --timeout --stop-signal",
-        argument(
-            "--signals-to-handle",
-            metavar="LIST",
-            type=values.signal_list,
-            default=(SIGINT, SIGTERM, SIGHUP, SIGQUIT),
-            help="signals that stop the run (SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
-        ),
-        "",
-    )
-
-
 # The options of ``supervise run`` about the failure of a rank: strategy, restarts, exit codes
 
 
@@ -794,19 +585,6 @@ def policy(
     except SpecError as error:
         parser.error(str(error))
     return made
-
-
-def _failure_options() -> Iterable[values.Argument | str]:
-    return (
-        "--strategy",
-        argument(
-            "--keep-going",
-            action="store_true",
-            help="the failure of a rank stops no other rank",
-        ),
-        "--max-restarts --restart --restart-window --backoff",
-        "",
-    )
 
 
 # The options of ``supervise run`` about the health of a rank: readiness and the watchdog
@@ -844,25 +622,224 @@ def watchdog(parser: argparse.ArgumentParser, found: argparse.Namespace, roles: 
 # The groups of the help
 
 
-_GROUPS: dict[str, Callable[[], Iterable[values.Argument | str]]] = {
-    "what runs": _rank_options,
-    "hosts": _host_options,
-    "output": _output_options,
-    "messages and result": _result_options,
-    "the end": _stop_options,
-    "failure": _failure_options,
-    "health": lambda: ("",),
-}
-"""Title to the options in their order: an option, names of options of settings, or "" for the other settings."""
+def _groups() -> dict[str, tuple[values.Argument | str, ...]]:
+    """Return title to options in their order: an option, names of options of settings, or "" for the other settings."""
+    return {
+        "what runs": (
+            argument(
+                "-n",
+                "--nproc-per-node",
+                type=values.worker_count,
+                metavar="N",
+                help="number of ranks (1); cpu or gpu: one per CPU or GPU; auto: one per GPU, or per CPU if there is no"
+                " GPU",
+            ),
+            argument("-m", "--module", action="store_true", help="PROGRAM is a module, as in python -m"),
+            argument("--no-python", action="store_true", help="execute PROGRAM directly, even if it ends in .py"),
+            argument(
+                "--run-path", action="store_true", help="run PROGRAM under this Python, whatever its name ends in"
+            ),
+            argument(
+                "--env",
+                action="append",
+                default=[],
+                metavar="K=V",
+                type=values.variable,
+                help="set an environment variable in each rank; may be repeated",
+            ),
+            argument(
+                "--env-file",
+                action="append",
+                default=[],
+                metavar="F",
+                type=cache(_env_file),
+                help="read variables from a file of lines K=V; --env takes precedence; none: leave out the files"
+                " before",
+            ),
+            "--cwd --listen",
+            argument(
+                "--no-record",
+                action="store_true",
+                help="do not record uncaught exceptions of a Python PROGRAM",
+            ),
+            argument(
+                "--run-id",
+                metavar="ID",
+                type=values.name,
+                help="name of this run (the program's name and a random part)",
+            ),
+            argument(
+                "--role",
+                metavar="NAME",
+                type=values.name,
+                help=f'name of the ranks in prefixes and ROLE_NAME ("{ROLE}")',
+            ),
+            argument(
+                "--file",
+                metavar="FILE",
+                type=cache(_gang_file),
+                help="run the roles of a file, gang.toml or a Procfile: all, or those named after the options",
+            ),
+            argument(
+                "--numa-binding",
+                choices=("node", "socket", "exclusive", "core-complex"),
+                help="bind each rank to the CPUs near its GPU",
+            ),
+            argument(
+                "--virtual-local-rank",
+                action="store_true",
+                help="each rank has LOCAL_RANK=0 and sees only its own GPU, as device 0",
+            ),
+            argument(
+                "--stdin",
+                metavar="RANK",
+                help="the rank that reads the stdin of supervise, and has the terminal; all: each rank gets a"
+                " copy; none: no rank (the rank of -n 1; of several ranks none)",
+            ),
+        ),
+        "hosts": (
+            argument(
+                "--nnodes",
+                metavar="N",
+                type=_host_count,
+                default=1,
+                help="number of hosts with -n ranks each; without an engine, each has a supervise run of its own (1)",
+            ),
+            argument("--node-rank", metavar="R", type=_number, help="number of this host, from 0"),
+            argument(
+                "--master-addr",
+                metavar="A",
+                help="MASTER_ADDR: the address of host 0, on which rank 0 listens (127.0.0.1)",
+            ),
+            argument(
+                "--master-port",
+                metavar="P",
+                type=_port,
+                help=f"MASTER_PORT (one host: a free port; several: {_PORT})",
+            ),
+            argument(
+                "--engine",
+                choices=("local", "ray"),
+                default="local",
+                help="local: this host, and others by hand (local); ray: --nnodes hosts of the Ray cluster in"
+                " RAY_ADDRESS",
+            ),
+            argument("--standalone", action="store_true", help="one host, as without the option"),
+        ),
+        "output": (
+            argument("--log-dir", metavar="DIR", type=values.directory, help=_LOG_DIR_HELP),
+            argument(
+                "-t",
+                "--tee",
+                metavar="SPEC",
+                type=values.streams,
+                help="streams to show and to write, see below (3)",
+            ),
+            argument(
+                "-r",
+                "--redirects",
+                metavar="SPEC",
+                type=values.streams,
+                help="streams to write without showing them, see below",
+            ),
+            argument(
+                "--merge",
+                action="store_true",
+                help="write the stderr of each rank to the file of its stdout, and show both there: in the order of the"
+                " writes",
+            ),
+            argument(
+                "--local-ranks-filter",
+                metavar="0,2",
+                help="show only these ranks or roles, such as 0,2 or web; log files are not affected",
+            ),
+            argument("--no-prefix", action="store_true", help="show lines without [ROLE RANK]:"),
+            argument(
+                "--log-line-prefix",
+                metavar="TEMPLATE",
+                help="prefix of shown lines, in which ${role_name}, ${role_rank}, ${rank}, ${local_rank} and"
+                " ${time} are replaced"
+                f" ({TEMPLATE_VARIABLE})",
+            ),
+            "",
+            argument(
+                "--color",
+                choices=("auto", "always", "never"),
+                default="auto",
+                help="auto: color on a terminal unless NO_COLOR is set",
+            ),
+            argument(
+                "--halt-on-broken-pipe",
+                action="store_true",
+                help="stop the run if the reader of the output is gone, as in a pipe to head; the exit code is"
+                " then 141",
+            ),
+        ),
+        "messages and result": (
+            argument(
+                "--exit-code-from",
+                metavar="WHO",
+                help="root-cause: exit with the code of the rank that failed first; a rank, such as 1 or web.1:"
+                " with that of this rank (root-cause)",
+            ),
+            argument(
+                "--summary",
+                action=argparse.BooleanOptionalAction,
+                default=False,
+                help="end with a table of all ranks: exit code, time, CPU time, peak memory",
+            ),
+            argument(
+                "--metrics",
+                metavar="FILE",
+                help="write the numbers of the run to FILE at its end, in the text format of Prometheus",
+            ),
+            argument(
+                "--dry-run",
+                action="store_true",
+                help="print the commands and variables of all ranks as shell lines, and run nothing",
+            ),
+            argument("-q", "--quiet", action="store_true", help="no messages of supervise except errors"),
+            argument("-v", "--verbose", action="store_true", help="every event as a line on stderr"),
+            argument(
+                "--log-format",
+                choices=("console", "json"),
+                default="console",
+                help="console: messages for people; json: every event as a JSON object on stderr, in place of the"
+                " messages (console)",
+            ),
+        ),
+        "the end": (
+            "--shutdown-timeout --timeout --stop-signal",
+            argument(
+                "--signals-to-handle",
+                metavar="LIST",
+                type=values.signal_list,
+                default=(SIGINT, SIGTERM, SIGHUP, SIGQUIT),
+                help="signals that stop the run (SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
+            ),
+            "",
+        ),
+        "failure": (
+            "--strategy",
+            argument(
+                "--keep-going",
+                action="store_true",
+                help="the failure of a rank stops no other rank",
+            ),
+            "--max-restarts --restart --restart-window --backoff",
+            "",
+        ),
+        "health": ("",),
+    }
 
 
 def add_groups(parser: argparse.ArgumentParser) -> None:
     """Add all options."""
-    groups = {title: parser.add_argument_group(title) for title in _GROUPS}
-    for title, options in _GROUPS.items():
-        for each in options():
-            if isinstance(each, str):
-                add_settings(groups[title], *each.split())
-            else:
-                add_option(groups[title], *each[0], **each[1])
+    options = _groups()
+    groups = {title: parser.add_argument_group(title) for title in options}
+    for title, each in ((title, each) for title, group in options.items() for each in group):
+        if isinstance(each, str):
+            add_settings(groups[title], *each.split())
+        else:
+            add_option(groups[title], *each[0], **each[1])
     _add_torchrun_options(parser, groups["what runs"])
