@@ -8,11 +8,21 @@ import pytest
 from hypothesis import given, strategies as st
 
 from supervise._views.incidents import Incident
-from supervise._views.top.columns import ORDERS, STATES, columns_for, late_ranks, ordered, shown_states
 from supervise._views.top.picture import draw
 from supervise._views.top.reader import RankReading, Reading
 from supervise._views.top.screen import STYLES, Canvas, Keys, Palette, width_of
-from supervise._views.top.view import HELP, Quit, Request, View
+from supervise._views.top.view import (
+    HELP,
+    ORDERS,
+    STATES,
+    Quit,
+    Request,
+    View,
+    columns_for,
+    late_ranks,
+    ordered,
+    shown_states,
+)
 from tests.top.emulator import Emulator
 
 SIZES = [(1, 1), (5, 2), (20, 4), (33, 7), (40, 10), (80, 24), (160, 50)]

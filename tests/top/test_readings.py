@@ -9,7 +9,7 @@ import pytest
 
 from supervise._views.top.reader import MOST_KEPT, Incidents, LogTails, Reader, read_lines
 from supervise.cli.commands.steering import Target
-from supervise.cli.commands.top_feed import Feed
+from supervise.cli.commands.top import Feed
 from supervise.cli.run.signal_inbox import SignalInbox
 from tests.views.fake_run import BEGIN_S, event, exited, read_run, write_run
 

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from supervise._story.wording import counted
-from supervise._views.top.columns import MARKS, STATES, Column, columns_for, severity
 from supervise._views.top.screen import Canvas, width_of
+from supervise._views.top.view import ORDERS, STATES, Column, columns_for, severity
 
 if TYPE_CHECKING:
     from supervise._views.incidents import Incident
@@ -153,7 +153,7 @@ def _table(view: View, canvas: Canvas, start: int, end: int) -> None:
 def _heads(canvas: Canvas, at_row: int, columns: list[Column], order: str) -> None:
     """Draw the heads of the columns, with a mark at the column by which the table is ordered."""
     canvas.write(at_row, 0, " " * canvas.columns, "head")
-    sorted_head, mark = MARKS[order]
+    sorted_head, mark, _ = ORDERS[order]
     at = 0
     for column in columns:
         head = column.head[: column.width]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-# A picture of the terminal as cells, and the shortest text that turns one picture into the next
+# A picture of the terminal as cells, and the text that turns one picture into the next: in each row, one range
 #
 # The module uses the styles and the widths of characters of rich. rich's `Live` would draw all lines again for each
 # picture, and the import of `Live` takes as long as the first picture may take.
@@ -53,8 +53,6 @@ Cell = tuple[str, str]
 """The text of a column and the name of its style. The second column of a wide character has "" as its text."""
 
 _BLANK: Cell = (" ", "")
-_SHORTEST_GAP = 6
-"""Up to so many equal cells between two changes are written again: a move of the cursor takes as many bytes."""
 
 
 class Canvas:
@@ -63,7 +61,7 @@ class Canvas:
     def __init__(self, columns: int, rows: int) -> None:
         """Begin with blanks."""
         self.columns, self.rows = columns, rows
-        self._lines: list[list[Cell]] = [[] for _ in range(rows)]
+        self._lines: list[list[Cell]] = [[_BLANK] * columns for _ in range(rows)]
 
     def write(self, row: int, column: int, text: str, style: str = "") -> int:
         """Write text, with a blank for each character that cannot be printed; return the column after it.
@@ -76,19 +74,16 @@ class Canvas:
         """
         if not 0 <= row < self.rows or column >= self.columns:
             return column
-        line = self._lines[row]
-        line.extend([_BLANK] * (column - len(line)))
-        cells = list(_cells(text, style, self.columns - column))
-        line[column : column + len(cells)] = cells
-        _mend(line, column, column + len(cells))
-        return column + len(cells)
+        line, cells = self._lines[row], list(_cells(text, style, self.columns - column))
+        end = column + len(cells)
+        line[column:end] = cells
+        _mend(line, column, end)
+        return end
 
     def paint(self, row: int, style: str) -> None:
         """Add a style to a whole row."""
         if 0 <= row < self.rows:
-            line = self._lines[row]
-            line.extend([_BLANK] * (self.columns - len(line)))
-            self._lines[row] = [(text, f"{old} {style}".strip()) for text, old in line]
+            self._lines[row] = [(text, f"{old} {style}".strip()) for text, old in self._lines[row]]
 
     def text(self) -> list[str]:
         """Return the lines without styles."""
@@ -102,13 +97,16 @@ class Canvas:
             palette: The colors of the terminal.
         """
         parts = ["\x1b[0m\x1b[2J"] if before is None else []
-        for row, line in enumerate(self._lines):
-            new = _without_blank_end(line)
-            old = [] if before is None else _without_blank_end(before._lines[row])  # noqa: SLF001 - of the same class
-            for start, end in _changes(old, new):
+        known = before or Canvas(self.columns, self.rows)
+        for row, (old, new) in enumerate(zip(known._lines, self._lines, strict=True)):  # noqa: SLF001 - of the same class
+            if old != new:
+                changed = [column for column in range(self.columns) if old[column] != new[column]]
+                start, end = changed[0], changed[-1] + 1
+                while start and not new[start][0]:  # in a wide character
+                    start -= 1
+                while end < self.columns and not new[end][0]:
+                    end += 1
                 parts += [f"\x1b[{row + 1};{start + 1}H", palette.text(new[start:end])]
-            if len(old) > len(new):
-                parts.append(f"\x1b[{row + 1};{len(new) + 1}H\x1b[K")
         return "".join(parts)
 
 
@@ -141,9 +139,9 @@ class Palette:
 
 def _mend(line: list[Cell], start: int, end: int) -> None:
     """Replace halves of wide characters by blanks: new cells in the range may have cut a character at either end."""
-    if start < len(line) and not line[start][0]:  # no cell was written
+    if not line[start][0]:  # no cell was written
         return
-    if start and start <= len(line) and width_of(line[start - 1][0]) > 1:
+    if start and width_of(line[start - 1][0]) > 1:
         line[start - 1] = _BLANK
     if end < len(line) and not line[end][0]:
         line[end] = _BLANK
@@ -177,38 +175,6 @@ def _width(character: str) -> int:
 def width_of(text: str) -> int:
     """Return the number of columns of a text."""
     return len(text) if text.isascii() else sum(map(_width, text))
-
-
-def _without_blank_end(line: list[Cell]) -> list[Cell]:
-    end = len(line)
-    while end and line[end - 1] == _BLANK:
-        end -= 1
-    return line[:end]
-
-
-def _changes(old: list[Cell], new: list[Cell]) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of `new` that must be written: the first column, and the column after the last."""
-    start, end = -1, 0
-    for column, cell in enumerate(new):
-        if (column < len(old) and old[column] == cell) or (column >= len(old) and cell == _BLANK):
-            continue
-        if start >= 0 and column - end > _SHORTEST_GAP:
-            yield _whole(new, start, end)
-            start = -1
-        if start < 0:
-            start = column
-        end = column + 1
-    if start >= 0:
-        yield _whole(new, start, end)
-
-
-def _whole(line: list[Cell], start: int, end: int) -> tuple[int, int]:
-    """Widen a range so that its ends cut no wide character."""
-    while start and not line[start][0]:
-        start -= 1
-    while end < len(line) and not line[end][0]:
-        end += 1
-    return start, end
 
 
 # Keys, from the bytes that a terminal sends
