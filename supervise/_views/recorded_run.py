@@ -126,6 +126,37 @@ _ATTEMPT = r"attempt_(\d{1,9})"
 SOCKET = "control.sock"
 
 
+def objects(path: str, place: int = 0, most_bytes: int | None = None) -> Iterator[tuple[dict[str, Any] | None, int]]:
+    """Yield the object of each line of a file, and the place after the line; None for a line that has none.
+
+    A last line that is torn, or that its writer has not finished, is left to the next call.
+
+    Args:
+        path: The file. If it cannot be read, nothing is yielded.
+        place: Where to begin.
+        most_bytes: If more follows `place`, only so many bytes at the end of the file are read; None: all are.
+    """
+    try:
+        fd = open_regular(path)
+    except OSError:
+        return
+    with open(fd, "rb") as file:
+        file.seek(place if most_bytes is None else max(place, os.fstat(fd).st_size - most_bytes))
+        while line := file.readline(_LONGEST_LINE):
+            if line.startswith(b"\0"):  # a hole, which may have terabytes
+                try:
+                    file.seek(max(file.tell(), os.lseek(fd, file.tell(), os.SEEK_DATA)))
+                except OSError:  # up to the end
+                    return
+            try:
+                found = json.loads(line.lstrip(b"\0"))
+            except (ValueError, RecursionError):
+                if not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
+                    return
+                found = None
+            yield found if isinstance(found, dict) else None, file.tell()
+
+
 class RecordedRun:
     """The files of a run directory. Ranks may have replaced them; a file that cannot be read counts as missing."""
 
@@ -231,23 +262,7 @@ class RecordedRun:
         return (sample for sample in self._objects(SAMPLES) if isinstance(sample.get("ranks"), dict))
 
     def _objects(self, name: str) -> Iterator[dict[str, Any]]:
-        try:
-            fd = open_regular(os.path.join(self.path, name))
-        except OSError:
-            return
-        with open(fd, "rb") as file:
-            while line := file.readline(_LONGEST_LINE):
-                if line.startswith(b"\0"):  # a hole, which may have terabytes
-                    try:
-                        file.seek(max(file.tell(), os.lseek(fd, file.tell(), os.SEEK_DATA)))
-                    except OSError:  # up to the end
-                        return
-                try:
-                    found = json.loads(line.lstrip(b"\0"))
-                except (ValueError, RecursionError):
-                    continue
-                if isinstance(found, dict):
-                    yield found
+        return (found for found, _ in objects(os.path.join(self.path, name)) if found is not None)
 
     def logs(self) -> dict[int, list[str]]:
         """Return the paths of each rank's logs in its newest attempt, stdout first: rank to paths.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import time
@@ -15,6 +14,7 @@ from supervise._printable import one_line, printable
 from supervise._record import NamedTuple
 from supervise._views import samples
 from supervise._views.incidents import KINDS, LONGEST_TEXT, Incident, exit_with_complaint, incident, why_failed
+from supervise._views.recorded_run import objects
 from supervise._views.run_state import Failure, RunState
 from supervise._views.samples import Usage, log_paths
 
@@ -202,8 +202,6 @@ def _shown(line: str) -> str:
 MOST_KEPT = 500
 _MOST_BYTES = 4 << 20
 """If a file, or its growth between two readings, is larger than this, only the end is read."""
-_LONGEST_LINE = 1 << 20
-_WANTED = (b'"supervise.process.', b'"supervise.gang.', b'"supervise.events.lost"', b'"supervise.host.lost"')
 _LEVELS = {"process.exited": ("error",), "process.restarting": ("warning",)}
 """Events that are an incident at some levels only: another rank may be the cause."""
 _NO_INCIDENTS = ("process.leaked", "process.unkillable")
@@ -237,29 +235,17 @@ class Incidents:
 
     def look(self) -> list[Incident]:
         """Read the events that were written since the last call; return the new incidents."""
-        try:
-            with open(open_regular(self._path), "rb") as file:
-                self._place = max(self._place, os.fstat(file.fileno()).st_size - _MOST_BYTES)
-                file.seek(self._place)
-                *lines, torn = file.read().split(b"\n")
-        except OSError:
-            return []
-        self._place += sum(map(len, lines)) + len(lines)
-        if len(torn) > _LONGEST_LINE:
-            self._place += len(torn)
-        found = [each for line in lines if (each := self._incident(line)) is not None]
+        found = []
+        for event, place in objects(self._path, self._place, _MOST_BYTES):
+            self._place = place
+            if event is not None and (each := self._incident(event)) is not None:
+                found.append(each)
         self.kept.extend(found)
         self.count += len(found)
         return found
 
-    def _incident(self, line: bytes) -> Incident | None:
-        if not any(word in line for word in _WANTED):
-            return None
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            return None  # a rank may have written the line
-        it = self.state.apply(event) if isinstance(event, dict) else None
+    def _incident(self, event: dict[str, Any]) -> Incident | None:
+        it = self.state.apply(event)
         if it is None or it.name not in KINDS or it.name in _NO_INCIDENTS:
             return None
         level = it.fields.get("level")
