@@ -12,7 +12,17 @@ from supervise._printable import one_line
 from supervise._story.small_timeline import Row, axis, block, grid, hatched, table, text, unbroken
 from supervise._story.wording import counted, seconds, shortened, size, spans
 from supervise._views.incidents import why_failed
-from supervise._views.report.history import History, RankHistory, Rate, combined, how, marks_of, rates, stacks_of
+from supervise._views.report.history import (
+    History,
+    RankHistory,
+    Rate,
+    combined,
+    how,
+    joined,
+    marks_of,
+    rates,
+    stacks_of,
+)
 from supervise._views.top.reader import LogTails
 
 if TYPE_CHECKING:
@@ -263,7 +273,7 @@ class Timeline:
 
     def _lives(self, rank: RankHistory, *, thin: bool) -> str:
         lives = list(rank.lives)[-self._most_lives :]
-        used = [] if thin else _thinned(rates(rank.points), self._most_cells)
+        used = [] if thin else joined(rates(rank.points), self._most_cells)
         parts = [self._life(rank, life) for life in lives]
         parts += [self._backoff(before, after) for before, after in pairwise(lives)]
         if used:
@@ -388,18 +398,6 @@ def _end_s(rank: RankHistory) -> float:
     if life is None:
         return 0.0
     return float("inf") if life.ended_s is None else life.ended_s
-
-
-def _thinned(used: list[Rate], most: int) -> list[Rate]:
-    """Return at most about `most` rates. If there are more, join adjacent rates."""
-    size = -(-len(used) // most) if used else 1
-    if size <= 1:
-        return used
-    parts = [used[index : index + size] for index in range(0, len(used), size)]
-    return [
-        part[-1]._replace(from_s=part[0].from_s, output_bytes_per_s=max(rate.output_bytes_per_s for rate in part))
-        for part in parts
-    ]
 
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"

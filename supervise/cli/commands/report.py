@@ -34,17 +34,16 @@ def report(words: Sequence[str]) -> int:
     if found.json and found.output is not None:
         made.error("--json writes no page, so that --output has no effect; leave out one of them")
     run: RecordedRun = found.run
-    from supervise._views.report import page, trace
-    from supervise._views.report.history import History
+    from supervise._views.report import history, page
 
-    history = History(run)
+    told = history.History(run)
     try:
         if found.trace is not None:
-            _write(found.trace, json.dumps(trace.trace(history, name=run.name), separators=(",", ":")) + "\n")
+            _write(found.trace, json.dumps(history.trace(told, name=run.name), separators=(",", ":")) + "\n")
         if found.json:
-            print(json.dumps(trace.record(run, history)))
+            print(json.dumps(history.record(run, told)))
         else:
-            content = page.page(run, history, program=program_of(run), version=version())
+            content = page.page(run, told, program=program_of(run), version=version())
             if found.output is None:
                 path = os.path.join(run.path, _PAGE)
                 directory.write(path, _encoded(content))  # a rank may have put a link there
