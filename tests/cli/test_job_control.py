@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pykka
 import pytest
 
-from supervise.cli.run.job_control import JobControl
+from supervise.cli.run.rank_stdin import JobControl
 from tests.cli.command import Command
 from tests.cli.shell import PROMPT, RUN, Shell, shell
 from tests.patience import PATIENCE_S
@@ -175,7 +175,7 @@ def test_supervise_suspends_itself_after_its_ranks_on_a_machine_that_stood_still
                 raise pykka.Timeout
             order.append(getattr(self._message, "sig", "sent"))
 
-    monkeypatch.setattr("supervise.cli.run.job_control.os.kill", lambda _, sig: order.append(sig))
+    monkeypatch.setattr("supervise.cli.run.rank_stdin.os.kill", lambda _, sig: order.append(sig))
     stdin, console = SimpleNamespace(terminal=None), SimpleNamespace(clear=list)
     JobControl(stdin, console, Late).suspend(signal.SIGTSTP)  # type: ignore[arg-type]
     assert order == [signal.SIGSTOP, "sent", signal.SIGTSTP, signal.SIGCONT, "sent"]

@@ -1,24 +1,29 @@
-"""``supervise check FILE``: a description of the gang that `run --file` would run."""
+"""What would run: ``supervise check FILE`` describes the gang of a file; ``run --dry-run`` prints lines of a shell."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
-from typing import TYPE_CHECKING
+from signal import Signals
+from typing import TYPE_CHECKING, Any
 
 from supervise._gang.rank_variables import Master
 from supervise._printable import one_line
-from supervise._story.wording import counted
+from supervise._settings import conditions
+from supervise._story.wording import counted, seconds, spans
+from supervise.cli import streams
 from supervise.cli.options.parts import Part, role_settings
 from supervise.cli.run import program, ranks, settings
-from supervise.cli.run.dry_run import fact, order_of
 from supervise.cli.run.failure_screen import not_started
-from supervise.errors import SpecError
+from supervise.cli.streams import refusal
+from supervise.errors import SpecError, SuperviseError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from supervise.cli.options.options import Options
+    from supervise.cli.run.console import Console
 
 
 _USAGE = """\
@@ -57,7 +62,7 @@ def check(words: Sequence[str]) -> int:
     if complaint is not None:
         print(f"supervise check: {one_line(complaint)}", file=sys.stderr)
         return program.USAGE
-    print(*lines(options), sep="\n")
+    print(*_lines(options), sep="\n")
     return 0
 
 
@@ -78,18 +83,18 @@ def _complaint(options: Options) -> str | None:
     return None
 
 
-def lines(options: Options) -> list[str]:
+def _lines(options: Options) -> list[str]:
     """Return a description of the gang: a line for it, two for each role, and one for the order of several roles."""
     policy = options.restarts
     restarts = "no restarts" if policy is None else f"max-restarts {policy.max_restarts}"
     counts = f"{counted(len(options.parts), 'role')}, {counted(options.nproc, 'rank')}"
     found = [f"{one_line(options.file or '')}: {counts}, {options.settings['strategy']}, {restarts}"]
-    more = (fact(key, value) for key, value in options.told.items() if key not in ("strategy", "max-restarts"))
+    more = (_fact(key, value) for key, value in options.told.items() if key not in ("strategy", "max-restarts"))
     found[0] = ", ".join([found[0], *more])
     for part in options.parts:
         found.append(f"  {part.role}: {', '.join(_facts(part))}")
         found.append(f"    {one_line(shlex.join(program.command(part)))}")
-    if order := order_of(options):
+    if order := _order_of(options):
         found.append(f"  they start {order}")
     return found
 
@@ -99,7 +104,133 @@ def _facts(part: Part) -> list[str]:
     for key, row in role_settings().items():
         value = part.settings.get(row.name)
         if value not in (None, None if row.role == "inherited" else row.default):
-            facts.append(fact(key, value))
-    facts += [fact("env-file", part.env_files)] if part.env_files else []
+            facts.append(_fact(key, value))
+    facts += [_fact("env-file", part.env_files)] if part.env_files else []
     facts.append(f"in {one_line(part.cwd or '.')}")
     return facts
+
+
+# ``supervise run --dry-run``: the commands that would run
+
+
+_ELSEWHERE = ("needs", "listen", "ready", "alive")
+"""Settings of ranks for which the order, the sockets and the probes have lines of their own."""
+
+_OF_SUPERVISE = ("SUPERVISE_RECORD", "PYTHONPATH")
+"""Variables that record exceptions of Python programs. They are valid only below the supervise that sets them."""
+
+
+def dry_run(options: Options, run_id: str, console: Console) -> int:
+    """Print what would run, or refuse what a run would refuse; return the exit code."""
+    try:
+        master = ranks.choose_master(options.hosts)
+        try:
+            envs = ranks.environments(options, run_id=run_id, master=master)
+        finally:
+            master.release()
+        if options.engine == "local":
+            settings.check_logs(options)
+            settings.check_settings(options, envs)
+    except (OSError, SuperviseError) as error:
+        console.error(refusal(error, options.log_dir))
+        return program.USAGE
+    try:
+        print(*_shell_lines(options, envs), sep="\n", flush=True)
+    except OSError as error:
+        return streams.failed("run", error, of_stdout=True)
+    return 0
+
+
+def _shell_lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> list[str]:
+    """Return the shell lines that run each rank as supervise would, without supervision.
+
+    Args:
+        options: The validated options.
+        envs: Local rank to the variables that supervise adds to its environment.
+
+    Raises:
+        OSError: A program does not exist or is not executable.
+    """
+    shown = {rank: _shown(env, options.part_of(rank), options) for rank, env in envs.items()}
+    first = shown[min(shown)]
+    common = {key: value for key, value in first.items() if all(env.get(key) == value for env in shown.values())}
+    order = _order_of(options) or ("at the same time" if len(shown) > 1 else "")
+    found = [f"# {counted(len(shown), 'rank')}{order and f'; this run would start them {order}'}"]
+    listening = [(part.role, each) for part in options.parts for each in part.settings.get("listen", ())]
+    found += [f"# {role} listens on {one_line(each)}" for role, each in listening]
+    found += _settings(options)
+    probes = ((rank, name, options.part_of(rank).settings[name]) for rank in shown for name in ("ready", "alive"))
+    found += [
+        f"# rank {rank}: {name} {one_line(text)}"
+        for rank, name, given in probes
+        for text in conditions(given or "exec")
+    ]
+    found += [f"export {_assigned(key, value)}" for key, value in common.items()]
+    for rank, env in shown.items():
+        part = options.part_of(rank)
+        own = [_assigned(key, value) for key, value in env.items() if key not in common]
+        line = " ".join([*own, *map(_word, program.command(part))])
+        found.append(line if part.cwd is None else f"(cd {_word(part.cwd)} && {line})")
+    return found
+
+
+def _settings(options: Options) -> list[str]:
+    """Return a line for each setting of ranks that is not its default and not shown in another way."""
+    found = []
+    for key, row in role_settings().items():
+        if row.name in _ELSEWHERE:
+            continue
+        ranks_of: dict[str, list[int]] = {}
+        for rank in range(options.nproc):
+            value = {**options.settings, **options.part_of(rank).settings}.get(row.name)
+            if value not in (None, row.default):
+                ranks_of.setdefault(_fact(key, value), []).append(rank)
+        found += [f"# {told}: {spans(some)}" for told, some in sorted(ranks_of.items())]
+    return found
+
+
+def _fact(key: str, value: Any) -> str:
+    """Return a setting, such as ``kill-mode mixed``."""
+    if value is True:
+        return key
+    if value == ():
+        return f"{key} nothing"
+    if key == "ready" and not isinstance(value, str):
+        return f"{key} {' and '.join(map(one_line, value))}"
+    if isinstance(value, (frozenset, tuple)):
+        given = sorted(value) if isinstance(value, frozenset) else value
+        return f"{key} {','.join(map(one_line, map(str, given)))}"
+    if isinstance(value, Signals):
+        return f"{key} {value.name}"
+    return f"{key} {seconds(value) if isinstance(value, float) else value}"
+
+
+def _order_of(options: Options) -> str:
+    """Return the order in which roles start, by levels; "" for one role."""
+    if len(options.parts) == 1:
+        return ""
+    from supervise._core.role_order import levels, needs_of
+
+    each = levels(needs_of({part.role: part.settings.get("needs") for part in options.parts}))
+    steps = (f"{number}. {', '.join(map(one_line, level))}" for number, level in enumerate(each, 1))
+    return f"in this order: {'; '.join(steps)}"
+
+
+def _shown(env: Mapping[str, str], part: Part, options: Options) -> dict[str, str]:
+    hidden = _OF_SUPERVISE if options.record and part.runs_python else ()
+    return {key: value for key, value in env.items() if key not in hidden}
+
+
+def _assigned(name: str, value: str) -> str:
+    return f"{name}={_word(value)}"
+
+
+def _word(text: str) -> str:
+    """Quote a word for a shell. No control character reaches the terminal, and each byte reaches the program."""
+    if text.translate({ord("\n"): "", ord("\t"): ""}).isprintable():
+        return shlex.quote(text)
+    escaped = "".join(
+        char if char.isprintable() and char not in "\\'" else "".join(f"\\x{byte:02x}" for byte in os.fsencode(char))
+        for char in text
+    )
+    return f"$'{escaped}'"

@@ -22,9 +22,8 @@ from supervise.cli.options.options import Options, title
 from supervise.cli.run import program, ranks, reaping
 from supervise.cli.run.console import Console, as_json, as_text, library_log
 from supervise.cli.run.directory import EventFile, table, write_metrics, write_result
-from supervise.cli.run.job_control import JobControl
 from supervise.cli.run.progress import OF_INTEREST, Progress, has_no_reader
-from supervise.cli.run.rank_stdin import RankStdin, reads_terminal
+from supervise.cli.run.rank_stdin import JobControl, RankStdin, reads_terminal
 from supervise.cli.run.sampling import Sampling
 from supervise.cli.run.signal_inbox import SignalInbox
 from supervise.cli.streams import complaint, is_of_a_file, refusal
@@ -118,9 +117,9 @@ class _Run:
                 return program.start_code(error)
             rank += part.count
         if self._options.dry_run:
-            from supervise.cli.run import dry_run
+            from supervise.cli.commands.check import dry_run
 
-            return dry_run.main(self._options, self._run_id, self._console)
+            return dry_run(self._options, self._run_id, self._console)
         try:
             return self._refused() or self._supervise()
         finally:
