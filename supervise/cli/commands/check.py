@@ -14,8 +14,7 @@ from supervise._settings import conditions
 from supervise._story.wording import counted, seconds, spans
 from supervise.cli import streams
 from supervise.cli.options.parts import Part, role_settings
-from supervise.cli.run import program, ranks, settings
-from supervise.cli.run.failure_screen import not_started
+from supervise.cli.run import program, settings
 from supervise.cli.streams import refusal
 from supervise.errors import SpecError, SuperviseError
 
@@ -73,10 +72,10 @@ def _complaint(options: Options) -> str | None:
         try:
             program.command(part)
         except OSError as error:
-            return f"roles.{part.role}: {not_started(error, f'rank {first}', part)}"
+            return f"roles.{part.role}: {program.not_started(error, f'rank {first}', part)}"
         first += part.count
     try:
-        envs = ranks.environments(options, run_id="check", master=Master("", ""))
+        envs = settings.environments(options, run_id="check", master=Master("", ""))
         settings.check_settings(options, envs)
     except SpecError as error:
         return f"{options.file}: {error}"
@@ -123,9 +122,9 @@ _OF_SUPERVISE = ("SUPERVISE_RECORD", "PYTHONPATH")
 def dry_run(options: Options, run_id: str, console: Console) -> int:
     """Print what would run, or refuse what a run would refuse; return the exit code."""
     try:
-        master = ranks.choose_master(options.hosts)
+        master = settings.choose_master(options.hosts)
         try:
-            envs = ranks.environments(options, run_id=run_id, master=master)
+            envs = settings.environments(options, run_id=run_id, master=master)
         finally:
             master.release()
         if options.engine == "local":

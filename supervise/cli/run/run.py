@@ -19,12 +19,11 @@ from supervise._second_signal import means_now
 from supervise._story.wording import counted, shortened, spans
 from supervise._views.recorded_run import SOCKET
 from supervise.cli.options.options import Options, title
-from supervise.cli.run import program, ranks, reaping
+from supervise.cli.run import program, reaping, settings
 from supervise.cli.run.console import Console, as_json, as_text, library_log
-from supervise.cli.run.directory import EventFile, table, write_metrics, write_result
+from supervise.cli.run.directory import EventFile, Sampling, table, write_metrics, write_result
 from supervise.cli.run.progress import OF_INTEREST, Progress, has_no_reader
 from supervise.cli.run.rank_stdin import JobControl, RankStdin, reads_terminal
-from supervise.cli.run.sampling import Sampling
 from supervise.cli.run.signal_inbox import SignalInbox
 from supervise.cli.streams import complaint, is_of_a_file, refusal
 from supervise.errors import SuperviseError
@@ -109,11 +108,9 @@ class _Run:
             try:
                 program.command(part)
             except OSError as error:
-                from supervise.cli.run import failure_screen  # as below: most runs succeed
-
                 for text in self._options.notes:
                     self._console.note(text)
-                self._console.error(failure_screen.not_started(error, spans([rank], self._story.titles), part))
+                self._console.error(program.not_started(error, spans([rank], self._story.titles), part))
                 return program.start_code(error)
             rank += part.count
         if self._options.dry_run:
@@ -137,14 +134,12 @@ class _Run:
     def _prepare(self) -> None:
         """Create the run directory and the Supervisor; start no process."""
         options = self._options
-        from supervise.cli.run import settings
-
         start = settings.start_on_ray if options.engine == "ray" else settings.start_locally
-        self._master = ranks.choose_master(options.hosts)
+        self._master = settings.choose_master(options.hosts)
         prefixes = dict.fromkeys(range(options.nproc), "")
         if options.prefix:
             prefixes = {rank: self._console.prefix(options.prefix_of(rank), rank) for rank in prefixes}
-        envs = ranks.environments(options, run_id=self._run_id, master=self._master)
+        envs = settings.environments(options, run_id=self._run_id, master=self._master)
         self._console.add_variables(envs, {rank: prefixes[rank] for rank in prefixes if options.shows(rank)})
         self._gang, directory = start(
             options,
@@ -194,13 +189,11 @@ class _Run:
             story.user_signal is not None or story.halted or end.get(timeout=0).outcome == "timed_out"
         )
         if (failed := start.error()) is not None and not stopped:
-            from supervise.cli.run import failure_screen
-
             rank = self._progress.unstarted_rank
             who = "" if rank is None else spans([rank], self._story.titles)
-            text = failure_screen.not_started(failed, who, options.part_of(rank or 0))
+            text = program.not_started(failed, who, options.part_of(rank or 0))
             code = program.start_code(failed, self._story.directory)
-            return self._no_result(code, text, failure_screen.unready(failed, self._story))
+            return self._no_result(code, text, program.unready(failed, self._story))
         return self._report(end.get(timeout=0)) if lost is None else self._no_result(_INTERNAL, complaint(lost))
 
     def _left_behind(self) -> bool:
@@ -325,7 +318,7 @@ class _Run:
             self._console.note(f"{shortened(what, 60)} on {counted(options.nproc, 'rank')}{where}")
         for text in options.notes:
             self._console.note(text)
-        if ranks.limited_threads(options) is not None:
+        if settings.limited_threads(options) is not None:
             self._sampling.on_pids = self._tell_threads
             if options.verbose:
                 self._tell_threads([])
@@ -333,9 +326,9 @@ class _Run:
 
     def _tell_threads(self, pids: list[int]) -> None:
         """Tell once that threads are limited: with ``-v``, or when a rank has loaded a library that starts some."""
-        if self._options.verbose or any(map(ranks.uses_threads, pids[:8])):
+        if self._options.verbose or any(map(settings.uses_threads, pids[:8])):
             self._sampling.on_pids = None
-            threads = ranks.limited_threads(self._options)
+            threads = settings.limited_threads(self._options)
             self._console.note(f"each rank gets OMP_NUM_THREADS={threads}; set it to use more threads in each")
 
     # The end
@@ -348,9 +341,8 @@ class _Run:
         painted: list[str] = []
         if failed:
             from supervise._story import failure_report
-            from supervise.cli.run import failure_screen
 
-            self._story.advice = failure_screen.about(result, self._options)
+            self._story.advice = program.about(result, self._options)
             plain = failure_report.lines(result, self._story)
             painted = failure_report.lines(result, self._story, self._console.paint)
         self._keep_result(code, result, error, plain)
