@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervise._views.top.reader import MOST_KEPT, Incidents, LogTails, Reader, read_lines
+from supervise._views.top.reader import MOST_KEPT, Incidents, Reader, last_line, log_end, read_lines
 from supervise.cli.commands.steering import Target
 from supervise.cli.commands.top import Feed
 from supervise.cli.run.signal_inbox import SignalInbox
@@ -41,7 +41,9 @@ def append(run: Path, *events: object) -> None:
 
 
 def test_events_are_followed_and_a_line_may_come_in_parts(run: Path):
-    incidents = Incidents(str(run), lambda rank, attempt: f"words of {rank} in {attempt}")
+    incidents = Incidents(str(run))
+    write_log(run, 1, b"the last words\n \n", name="stderr.log")
+    write_log(run, 1, b"not those\n")
     assert incidents.look() == []
     whole = json.dumps(exited(5, 1, exit_code=3, level="error", uptime_s=5.0))
     append(run, whole[:40])
@@ -49,7 +51,7 @@ def test_events_are_followed_and_a_line_may_come_in_parts(run: Path):
     append(run, whole[40:] + "\n")
     (found,) = incidents.look()
     assert (found.kind, found.rank, found.at_s) == ("failed", 1, BEGIN_S + 5)
-    assert found.text == "rank 1 failed: exit code 3 after 5 s; last line: words of 1 in 0"
+    assert found.text == "rank 1 failed: exit code 3 after 5 s; last line: the last words"
     assert incidents.first is found
     append(run, exited(5.5, 0, exit_code=4, level="error"))
     assert [each.rank for each in incidents.look()] == [0]
@@ -70,7 +72,7 @@ def test_events_are_followed_and_a_line_may_come_in_parts(run: Path):
 
 
 def test_what_a_rank_may_have_written_to_the_events_is_left_out(run: Path):
-    incidents = Incidents(str(run), lambda *_: None)
+    incidents = Incidents(str(run))
     bad = [
         event("process.exited", 1, 0, level="error"),
         event("process.hung", 1, 0, tier="heartbeat", age_s="long", step=None),
@@ -92,7 +94,7 @@ def test_what_a_rank_may_have_written_to_the_events_is_left_out(run: Path):
 
 def test_of_a_huge_file_only_the_end_is_read(run: Path):
     append(run, ("x" * 1000 + "\n") * 6000, event("process.stopped", 3, 0, signal="SIGSTOP"))
-    (found,) = Incidents(str(run), lambda *_: None).look()
+    (found,) = Incidents(str(run)).look()
     assert found.kind == "suspended"
 
 
@@ -218,19 +220,16 @@ def test_processes_on_other_machines_are_not_read(run: Path):
 )
 def test_the_last_line_is_as_a_terminal_would_show_it(run: Path, content: bytes, line: str | None):
     write_log(run, 0, content)
-    tails = LogTails(str(run))
-    assert tails.last_line(tails.end(0, 0)) == line
+    assert last_line(log_end(str(run), 0, 0)) == line
 
 
 def test_the_log_that_was_written_last_counts_and_an_empty_one_does_not(run: Path):
     out, err = write_log(run, 0, b"out\n"), write_log(run, 0, b"err\n", name="stderr.log")
     os.utime(err, (1, 1))
-    tails = LogTails(str(run))
-    assert tails.last_line(tails.end(0, 0)) == "out"
-    assert tails.last_words(0, 0) == "err"
+    assert last_line(log_end(str(run), 0, 0)) == "out"
     out.write_bytes(b"")
-    assert tails.last_line(tails.end(0, 0)) == "err"
-    assert tails.end(0, 1) is None
+    assert last_line(log_end(str(run), 0, 0)) == "err"
+    assert log_end(str(run), 0, 1) is None
 
 
 def test_a_log_that_was_replaced_is_not_read(run: Path):
@@ -258,7 +257,7 @@ def test_readings_do_not_pile_up_while_the_output_blocks(run: Path):
 def test_on_an_engine_incidents_name_global_ranks(run):
     """The local rank of such an event is that of its host; rows and logs are known by global ranks."""
     append(run, event("process.hung", 1, 3, tier="heartbeat", age_s=30.0, step=4) | {"local_rank": 1, "host": 1})
-    incidents = Incidents(str(run), lambda *_: None)
+    incidents = Incidents(str(run))
     (found,) = incidents.look()
     assert (found.rank, found.text) == (3, "rank 3 hangs: no heartbeat for 30 s, step 4")
     assert list(incidents.state.ranks) == [3]

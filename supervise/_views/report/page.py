@@ -23,7 +23,7 @@ from supervise._views.report.history import (
     rates,
     stacks_of,
 )
-from supervise._views.top.reader import LogTails
+from supervise._views.top.reader import log_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -565,10 +565,9 @@ def _logs(run: RecordedRun, history: History) -> str:
 
 def _table(run: RecordedRun, history: History) -> str:
     """Return the table of all ranks. The failed ranks come first."""
-    logs = LogTails(run.path)
     shown = _worst_first(history)[:_MOST_ROWS]
     told = any(_status(rank) for rank in shown)
-    rows = [_rank_row(history, rank, logs, told=told) for rank in shown]
+    rows = [_rank_row(run, history, rank, told=told) for rank in shown]
     role, status = ("role",) if history.several_roles else (), ("status",) if told else ()
     heads = ("rank", *role, "pid", "lives", "end", "ran", "CPU", "peak memory", "step", *status, "last line")
     caption = "Times and processes of the last life of each rank; ranks that failed are first"
@@ -583,7 +582,7 @@ def _status(rank: RankHistory) -> str:
     return "" if rank.life is None else shortened(rank.life.facts.get("status") or "", _LONGEST_LINE)
 
 
-def _rank_row(history: History, rank: RankHistory, logs: LogTails, *, told: bool) -> Row:
+def _rank_row(run: RecordedRun, history: History, rank: RankHistory, *, told: bool) -> Row:
     """Return the row of a rank, which has its status if `told`."""
     life = rank.life
     role = (text(rank.title),) if history.several_roles else ()
@@ -597,7 +596,7 @@ def _rank_row(history: History, rank: RankHistory, logs: LogTails, *, told: bool
     step = life.facts.get("step", sampled)
     sampled_s = rank.points[-1].cpu_s if rank.points and rank.points[-1].pid == life.pid else None
     cpu_s = life.facts.get("cpu_time_s", sampled_s)
-    end = logs.end(rank.rank, life.attempt) if rank.rank < _MOST_LAST_LINES else None
+    end = log_end(run.path, rank.rank, life.attempt) if rank.rank < _MOST_LAST_LINES else None
     line = "" if end is None else shortened(last_lines(end.newest, 1), _LONGEST_LINE)
     cells = (
         str(rank.rank),

@@ -19,7 +19,7 @@ from supervise._views.run_state import Failure, RunState
 from supervise._views.samples import Usage, log_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from supervise._views.recorded_run import RecordedRun
 
@@ -120,7 +120,7 @@ _MOST_LINES = 1 << 13
 
 
 class LogEnd(NamedTuple):
-    """Where the logs of one life of a rank end."""
+    """Where the logs of one life of a rank end. If it has not changed, the content has not changed."""
 
     size_bytes: int
     """Of both streams together."""
@@ -128,47 +128,30 @@ class LogEnd(NamedTuple):
     """The last write, in seconds since the epoch."""
     newest: str
     """Path of the log that was written last."""
-    key: tuple[int, int]
-    """Size and time of the newest log. If neither has changed, the content has not changed."""
 
 
-class LogTails:
-    """Reads the ends of the logs of one run. Used by one thread."""
-
-    def __init__(self, directory: str) -> None:
-        """Describe the run directory; nothing is read yet."""
-        self.directory = directory
-
-    def end(self, rank: int, attempt: int) -> LogEnd | None:
-        """Return where the logs of a life end; None if it has none."""
-        total, newest, found = 0, "", None
-        for path in log_paths(self.directory, rank, attempt):
-            try:
-                one = os.lstat(path)
-            except OSError:  # the stream is not redirected
-                continue
-            if stat.S_ISREG(one.st_mode):
-                total += one.st_size
-                if found is None or (one.st_size and (not found.st_size or one.st_mtime_ns >= found.st_mtime_ns)):
-                    newest, found = path, one
-        if found is None:
-            return None
-        return LogEnd(total, found.st_mtime, newest, (found.st_size, found.st_mtime_ns))
-
-    def last_line(self, end: LogEnd) -> str | None:
-        """Return the last line with text of the newest log, printable; None if no line has text."""
-        return _last_line(end.newest, end.key)
-
-    def last_words(self, rank: int, attempt: int) -> str | None:
-        """Return the last line of the stderr of a life, or else of its stdout."""
-        for path in reversed(log_paths(self.directory, rank, attempt)):
-            if found := [line for line in read_lines(path, _TAIL_BYTES) if line.strip()]:
-                return found[-1].strip()
-        return None
+def log_end(directory: str, rank: int, attempt: int) -> LogEnd | None:
+    """Return where the logs of a life in a run directory end; None if it has none."""
+    total, newest, found = 0, "", None
+    for path in log_paths(directory, rank, attempt):
+        try:
+            one = os.lstat(path)
+        except OSError:  # the stream is not redirected
+            continue
+        if stat.S_ISREG(one.st_mode):
+            total += one.st_size
+            if found is None or (one.st_size and (not found.st_size or one.st_mtime_ns >= found.st_mtime_ns)):
+                newest, found = path, one
+    return None if found is None else LogEnd(total, found.st_mtime, newest)
 
 
 @lru_cache(maxsize=_MOST_LINES)
-def _last_line(path: str, _key: tuple[int, int]) -> str | None:
+def last_line(end: LogEnd) -> str | None:
+    """Return the last line with text of the newest log, printable; None if no line has text."""
+    return _last_line(end.newest)
+
+
+def _last_line(path: str) -> str | None:
     return next((line for line in reversed(read_lines(path, _TAIL_BYTES)) if line.strip()), None)
 
 
@@ -210,14 +193,11 @@ _NO_INCIDENTS = ("process.leaked", "process.unkillable")
 class Incidents:
     """Follows ``events.jsonl``. Used by one thread."""
 
-    def __init__(
-        self, directory: str, last_words: Callable[[int, int], str | None], titles: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, directory: str, titles: Sequence[str] = ()) -> None:
         """Begin at the start of the file.
 
         Args:
             directory: The run directory.
-            last_words: Returns, for a rank and an attempt, the last line of the stderr, or else of the stdout.
             titles: Role and role rank of each rank; empty if all have the same role.
         """
         self._titles = titles
@@ -228,15 +208,14 @@ class Incidents:
         self.count = 0
         """Number of all incidents, with those that are not kept any more."""
         self.state = RunState()
-        self._path = os.path.join(directory, "events.jsonl")
-        self._last_words = last_words
+        self._directory = directory
         self._place = 0
         """Where the first line begins that was not read, or that was not complete."""
 
     def look(self) -> list[Incident]:
         """Read the events that were written since the last call; return the new incidents."""
         found = []
-        for event, place in objects(self._path, self._place, _MOST_BYTES):
+        for event, place in objects(f"{self._directory}/events.jsonl", self._place, _MOST_BYTES):
             self._place = place
             if event is not None and (each := self._incident(event)) is not None:
                 found.append(each)
@@ -255,8 +234,9 @@ class Incidents:
         if it.name == "gang.restarting":
             self.first = None
         elif it.name == "process.exited" and it.rank is not None:
-            words = self._last_words(it.rank, it.fields.get("attempt", 0))
-            found = found._replace(text=f"{found.text}; last line: {words}") if words else found
+            logs = reversed(log_paths(self._directory, it.rank, it.fields.get("attempt", 0)))  # stderr first
+            words = next(filter(None, map(_last_line, logs)), None)
+            found = found._replace(text=f"{found.text}; last line: {words.strip()}") if words else found
             self.first = self.first or found
         return found
 
@@ -293,8 +273,8 @@ class Reader:
         """Time until the next reading, in seconds."""
         self._run = run
         self._titles = titles if run is None else run.titles
-        self.logs = LogTails(os.devnull if run is None else run.path)  # there are no files below the null device
-        self.incidents = Incidents(self.logs.directory, self.logs.last_words, self._titles)
+        self._directory = os.devnull if run is None else run.path  # there are no files below the null device
+        self.incidents = Incidents(self._directory, self._titles)
         self._remote = run is not None and run.info.get("engine", "local") != "local"
         self._before: deque[_Before] = deque()
         """The readings of the last `_OUTPUT_S`, and the one before these; the oldest first."""
@@ -325,7 +305,7 @@ class Reader:
         rows = {int(rank): row for rank, row in status["ranks"].items()}
         attempts = {rank: int(row["attempt"]) for rank, row in rows.items()}
         used = self._used(status, rows) if same_pids and not self._remote else {}
-        ends = {rank: end for rank, at in attempts.items() if (end := self.logs.end(rank, at)) is not None}
+        ends = {rank: end for rank, at in attempts.items() if (end := log_end(self._directory, rank, at)) is not None}
         self.incidents.look()
         sizes = {rank: (attempts[rank], end.size_bytes) for rank, end in ends.items()}
         cpu, growth = self._rates(_Before(now_s, used, sizes))
@@ -389,7 +369,7 @@ class Reader:
                 status=None if row["status"] is None else one_line(str(row["status"]))[:LONGEST_TEXT],
                 output_bytes=None if end is None else end.size_bytes,
                 output_bytes_per_s=growth.get(rank),
-                last_line=None if end is None else self.logs.last_line(end),
+                last_line=None if end is None else last_line(end),
             )
         phase = "starting" if status["phase"] == "new" else one_line(str(status["phase"]))
         return Reading(now_s, phase, int(status["attempt"]), int(status["pid"]), ranks)

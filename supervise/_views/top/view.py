@@ -220,14 +220,6 @@ class Request(NamedTuple):
     signal: str | None = None
 
 
-class Quit(NamedTuple):
-    """The user wants to leave the table."""
-
-
-class Redraw(NamedTuple):
-    """The terminal may show another picture than the last one that was written."""
-
-
 class View:
     """The state of the table. Used by one thread."""
 
@@ -311,11 +303,15 @@ class View:
         self.mode, self.title, self.lines = mode, title, lines
         self.offset, self.shift = offset, 0
 
-    def key(self, key: str) -> Request | Quit | Redraw | None:
-        """Handle a key; return the action that the key requests, or None."""
+    def key(self, key: str) -> Request | Literal["quit", "redraw"] | None:
+        """Handle a key; return the action that the key requests, or None.
+
+        ``quit``: the user wants to leave the table. ``redraw``: the terminal may show another picture than the last one
+        that was written.
+        """
         self.notice = ""
         if key == "redraw":
-            return Redraw()
+            return "redraw"
         if self.mode == "stop":
             self.mode = "table"
             return Request("stop", None) if key in ("y", "Y") else None
@@ -326,12 +322,12 @@ class View:
         self._page_key(key)
         return None
 
-    def _table_key(self, key: str) -> Request | Quit | None:
+    def _table_key(self, key: str) -> Request | Literal["quit"] | None:
         if self._moved(key):
             return None
         match key:
             case "q":
-                return Quit()
+                return "quit"
             case "?" | "h":
                 self.show_page("help", "help", list(HELP))
             case "w":

@@ -19,8 +19,8 @@ from supervise._printable import one_line, printable
 from supervise._record import NamedTuple
 from supervise._story.wording import spans
 from supervise._views.samples import log_paths
-from supervise._views.top.reader import SCHEMA_VERSION, Reader, Reading, as_object, read_lines
-from supervise._views.top.view import Quit, Redraw, Request, View
+from supervise._views.top.reader import SCHEMA_VERSION, Reader, Reading, as_object, log_end, read_lines
+from supervise._views.top.view import Request, View
 from supervise.cli.commands import steering
 from supervise.cli.run.signal_inbox import SignalInbox
 from supervise.cli.streams import complaint
@@ -295,7 +295,7 @@ class Feed:
         if wanted is None or wanted.what == "why":
             self._log_of = None
         if wanted is not None:
-            title, lines = ("", reader.why(wanted.rank)) if wanted.what == "why" else self._log(reader, status, wanted)
+            title, lines = ("", reader.why(wanted.rank)) if wanted.what == "why" else self._log(status, wanted)
             self._inbox.put(NewLines(wanted, title, lines))
         self._hurry.wait(reader.interval_s)
         self._hurry.clear()
@@ -309,16 +309,17 @@ class Feed:
         failed = list(found.state.last_failures)
         self._inbox.put(NewReading(reading, list(found.kept), found.count, found.first, failed, complete))
 
-    def _log(self, reader: Reader, status: dict[str, Any], wanted: Wanted) -> tuple[str, list[str]]:
+    def _log(self, status: dict[str, Any], wanted: Wanted) -> tuple[str, list[str]]:
         """Read a log of a rank: the log that was written last when the page was opened; after a turn, the other log."""
         rank = wanted.rank
-        if self._target.run is None:
+        run = self._target.run
+        if run is None:
             return f"logs of rank {rank}", ["only supervise run keeps logs where this command finds them"]
         attempt = int(status["ranks"][str(rank)]["attempt"])
-        end = reader.logs.end(rank, attempt)
+        end = log_end(run.path, rank, attempt)
         if end is None:
             return f"logs of rank {rank}", ["this life of the rank has no log"]
-        paths = log_paths(reader.logs.directory, rank, attempt)
+        paths = log_paths(run.path, rank, attempt)
         if self._log_of is None or self._log_of[0] != rank:
             self._log_of = rank, paths.index(end.newest)
         path = paths[(self._log_of[1] + wanted.turns) % len(paths)]
@@ -461,11 +462,11 @@ class Table:
     def _press(self, key: str) -> bool:
         """Handle a key; return whether it ends the table."""
         asked = self._view.key(key)
-        if isinstance(asked, Quit):
+        if asked == "quit":
             return True
-        if isinstance(asked, Redraw):
+        if asked == "redraw":
             self._redraw()
-        elif isinstance(asked, Request):
+        elif asked is not None:
             self._ask(asked)
         self._feed.want(self._wanted())
         return False
