@@ -15,6 +15,8 @@ from supervise._runtime.wakeup import OwnedFd
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from supervise.messages import RankStatus
+
 
 # Processor time and memory of the process trees of ranks, in one pass over procfs
 #
@@ -144,15 +146,6 @@ def log_paths(directory: str, rank: int, attempt: int) -> list[str]:
     return [f"{directory}/attempt_{attempt}/{rank}/{name}" for name in STREAMS]
 
 
-class RunningRank(NamedTuple):
-    """The present life of a rank that runs."""
-
-    pid: int
-    attempt: int
-    step: int | None
-    """The last step that it has reported."""
-
-
 class SampleFile(OwnedFd):
     """The file, which the first sample creates with mode 0600. Used by one thread."""
 
@@ -172,11 +165,11 @@ class SampleFile(OwnedFd):
         self.due_s = self._begun_s + self._interval_s
         """Time of the next sample (monotonic)."""
 
-    def write(self, lives: Mapping[int, RunningRank]) -> None:
+    def write(self, lives: Mapping[int, RankStatus]) -> None:
         """Append a sample, and plan the next. A sample that cannot be read or written is left out.
 
         Args:
-            lives: Local rank to its life; ranks that do not run are missing.
+            lives: Local rank to the state of its life; ranks that do not run are missing.
         """
         before_s = time.thread_time()
         with contextlib.suppress(OSError):  # a full disk, or no descriptor is left
@@ -189,9 +182,8 @@ class SampleFile(OwnedFd):
         self._interval_s = max(self._shortest_s, age_s / self._parts, cost_s * _COST_PARTS)
         self.due_s = now_s + self._interval_s
 
-    def _sample(self, lives: Mapping[int, RunningRank]) -> bytes:
-
-        used = trees({rank: life.pid for rank, life in lives.items()})
+    def _sample(self, lives: Mapping[int, RankStatus]) -> bytes:
+        used = trees({rank: life.pid for rank, life in lives.items() if life.pid is not None})
         whole = {
             "time": round(time.time(), 3),
             "interval_s": round(self._interval_s, 3),

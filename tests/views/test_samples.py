@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from supervise._views.samples import RunningRank, SampleFile, Usage, trees
+from supervise._views.samples import SampleFile, Usage, trees
+from supervise.messages import RankStatus
 from tests.cli.command import Command, Started
 from tests.patience import PATIENCE_S
 from tests.views.fake_run import read_run
@@ -130,17 +131,19 @@ def test_a_costly_sample_makes_the_interval_longer(
     costs_s = iter([0.0, 0.1, 1.0, 1.0])
     monkeypatch.setattr(time, "thread_time", lambda: next(costs_s))
     file = SampleFile(str(tmp_path), 1)
-    file.write({0: RunningRank(os.getpid(), 0, None)})
+    file.write({0: RankStatus(pid=os.getpid(), state="ready", attempt=0, restarts=0)})
     assert file.due_s - clock[0] == pytest.approx(30)
-    file.write({0: RunningRank(os.getpid(), 0, None)})
+    file.write({0: RankStatus(pid=os.getpid(), state="ready", attempt=0, restarts=0)})
     assert file.due_s - clock[0] == 1
     file.close()
 
 
 CUT = """
 import os, resource, sys
-from supervise._views.samples import RunningRank, SampleFile
-file, life = SampleFile(sys.argv[1], 1), {0: RunningRank(os.getpid(), 0, 3)}
+from supervise._views.samples import SampleFile
+from supervise.messages import RankStatus
+life = {0: RankStatus(pid=os.getpid(), state="ready", attempt=0, restarts=0, step=3)}
+file = SampleFile(sys.argv[1], 1)
 file.write(life)
 size_bytes = os.path.getsize(sys.argv[1] + "/samples.jsonl")
 unlimited = resource.RLIM_INFINITY

@@ -189,11 +189,6 @@ class RankHistory:
         return [life for life in self.known.lives if life.ran]
 
     @property
-    def count(self) -> int:
-        """Number of its processes, with those that are not kept."""
-        return self.known.count
-
-    @property
     def life(self) -> Life | None:
         """Its last process; None if it has not started."""
         return next(reversed(self.lives), None)
@@ -363,7 +358,7 @@ def record(run: RecordedRun, history: History) -> dict[str, Any]:
         "ranks": {
             rank.rank: {
                 "role": rank.title,
-                "lives": rank.count,
+                "lives": rank.known.count,
                 "newest_lives": [_life_of(life) for life in rank.lives],
                 "samples": [point._asdict() for point in rank.points],
             }

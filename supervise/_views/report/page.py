@@ -244,7 +244,7 @@ class Timeline:
 
     def _key(self, rank: RankHistory) -> tuple[object, ...]:
         lives = tuple((life.ending, how(life), frozenset(it.name for it in life.occurrences)) for life in rank.lives)
-        return rank.title.rstrip("0123456789"), rank.count, lives, rank.rank == self._history.root_cause
+        return rank.title.rstrip("0123456789"), rank.known.count, lives, rank.rank == self._history.root_cause
 
     def _folded(self, group: list[RankHistory]) -> str:
         drawn = max(group, key=lambda rank: (_end_s(rank), -rank.rank))
@@ -346,7 +346,7 @@ class Timeline:
         life = rank.life
         if life is None:
             return "not started"
-        restarts = f", {counted(rank.count - 1, 'restart')}" if rank.count > 1 else ""
+        restarts = f", {counted(rank.known.count - 1, 'restart')}" if rank.known.count > 1 else ""
         return f"{shown_end(life, hangs=rank.hangs)}{restarts}"
 
     def _told(self, rank: RankHistory) -> str:
@@ -456,7 +456,7 @@ def _head(run: RecordedRun, history: History, program: str) -> str:
     state = run.state if run.state.isascii() and run.state.replace("_", "").isalpha() else "unknown"
     code = run.result.get("exit_code")
     duration = seconds(history.end_s - history.begin_s) + (" until now" if run.state == "running" else "")
-    restarts = sum(max(0, rank.count - 1) for rank in history.ranks.values())
+    restarts = sum(max(0, rank.known.count - 1) for rank in history.ranks.values())
     facts = [
         ("ranks", f"{len(history.ranks)}{f' ({run.counts})' if run.counts else ''} on {run.place}"),
         ("started", "-" if run.started is None else shown_time(run.started)),
@@ -602,7 +602,7 @@ def _rank_row(run: RecordedRun, history: History, rank: RankHistory, *, told: bo
         str(rank.rank),
         *role,
         str(life.pid),
-        str(rank.count),
+        str(rank.known.count),
         unbroken(shown_end(life, hangs=rank.hangs) + cause),
         text(seconds(max(0.0, to_s - life.started_s))),
         "-" if cpu_s is None else text(seconds(cpu_s)),

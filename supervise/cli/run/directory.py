@@ -20,7 +20,7 @@ from supervise._record import as_dict
 from supervise._runtime.wakeup import OwnedFd
 from supervise._story.wording import columns, size
 from supervise._views import recorded_run
-from supervise._views.samples import RunningRank, SampleFile
+from supervise._views.samples import SampleFile
 from supervise.events import timestamp
 from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 
@@ -338,15 +338,11 @@ class Sampling:
             except Exception:  # the gang has ended
                 self.close()
                 return
-            running = {
-                rank: RunningRank(row.pid, row.attempt, row.step)
-                for rank, row in status.ranks.items()
-                if rank in status.running and row.pid is not None
-            }
+            running = {rank: row for rank, row in status.ranks.items() if rank in status.running}
             self._file.write(running)
             self._looks += 1
             if self.on_pids is not None and self._looks <= _MOST_LOOKS:
-                self.on_pids([life.pid for life in running.values()])
+                self.on_pids([row.pid for row in running.values() if row.pid is not None])
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -403,21 +399,26 @@ def write_metrics(
         *_family("run_duration_seconds", "Time from the start to the end of the run.", [(run, round(duration_s, 6))]),
     ]
     ends = [(f'{run},local_rank="{rank}"', end) for rank, end in sorted(result.ends.items())] if result else []
-    codes = [(who, end.exitcode) for who, end in ends if end.exitcode is not None]
-    peaks = [(who, end.max_rss_bytes) for who, end in ends if end.max_rss_bytes is not None]
-    cpu = [(who, round(end.cpu_time_s, 6)) for who, end in ends if end.cpu_time_s is not None]
-    lines += _family("rank_exit_code", "Exit code of a rank, -N for signal N.", codes)
-    lines += _family(
-        "rank_duration_seconds", "Time that a rank ran.", [(who, round(_time_s(end), 6)) for who, end in ends]
-    )
-    lines += _family("rank_max_rss_bytes", "Peak memory of a rank.", peaks)
-    lines += _family("rank_cpu_seconds_total", "CPU time of a rank.", cpu, "counter")
+    for name, text, kind, value in _OF_RANKS:
+        lines += _family(name, text, [(who, found) for who, end in ends if (found := value(end)) is not None], kind)
     write_output(path, ("\n".join(lines) + "\n").encode(), mode=0o666)
 
 
-def _family(
-    name: str, text: str, values: list[tuple[str, int]] | list[tuple[str, float]], kind: str = "gauge"
-) -> list[str]:
+_OF_RANKS: tuple[tuple[str, str, str, Callable[[RankEnd], float | None]], ...] = (
+    ("rank_exit_code", "Exit code of a rank, -N for signal N.", "gauge", lambda end: end.exitcode),
+    ("rank_duration_seconds", "Time that a rank ran.", "gauge", lambda end: round(_time_s(end), 6)),
+    ("rank_max_rss_bytes", "Peak memory of a rank.", "gauge", lambda end: end.max_rss_bytes),
+    (
+        "rank_cpu_seconds_total",
+        "CPU time of a rank.",
+        "counter",
+        lambda end: None if end.cpu_time_s is None else round(end.cpu_time_s, 6),
+    ),
+)
+"""Name of a number of each rank, its description, its kind, and the number; None if it is not known."""
+
+
+def _family(name: str, text: str, values: list[tuple[str, float]], kind: str = "gauge") -> list[str]:
     name = f"supervise_{name}"
     head = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
     return head + [f"{name}{{{labels}}} {value}" for labels, value in values] if values else []
