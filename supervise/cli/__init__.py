@@ -16,7 +16,9 @@ _OF_FILES = ("check", "ls", "show", "logs", "report", "clean", "completion")
 _OF_A_RUNNING_RUN = ("status", "stop", "restart", "reload", "signal", "wait", "stacks", "top")
 _COMMANDS = (*_OF_FILES, *_OF_A_RUNNING_RUN)
 """The commands besides `run`: each is a function in the module of the same name, except those of `_MODULES`."""
-_MODULES = dict.fromkeys(("status", "stop", "restart", "reload", "signal", "wait", "stacks"), "steering")
+_MODULES = {"ls": "show"} | dict.fromkeys(
+    ("status", "stop", "restart", "reload", "signal", "wait", "stacks"), "steering"
+)
 
 _BRIEF = """\
 supervise run -n 4 train.py       start 4 ranks of a program
@@ -129,10 +131,10 @@ def _dispatch(words: list[str], *, own_process: bool) -> int:
 
 def _run(words: list[str], *, own_process: bool) -> int:
     from supervise.cli import streams
-    from supervise.cli.options import parser
+    from supervise.cli.options import groups
 
     try:
-        given = parser.read(words)  # first, because --help needs no more
+        given = groups.read(words)  # first, because --help needs no more
     except OSError as error:  # stdout takes no help, or the path of a gang file is relative to a deleted directory
         return streams.failed("run", error, of_stdout=not isinstance(error, FileNotFoundError))
     from supervise.cli.options.options import validated

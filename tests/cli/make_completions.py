@@ -12,7 +12,7 @@ import shtab
 from supervise import _settings
 from supervise.cli.commands.completion import FOLDER, SHELLS
 from supervise.cli.commands.runs import RunParser
-from supervise.cli.options.parser import run_parser
+from supervise.cli.options.groups import run_parser
 
 _OF_A_RUNNING_RUN = {
     "status": "show the state of a running gang",

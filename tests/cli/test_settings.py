@@ -11,8 +11,8 @@ from supervise._gang.attempt import prepared
 from supervise._hosts.plan import make_plan
 from supervise._settings import CHOICE, COUNT, FLAG, GANG, SPAN, Kind, Setting
 from supervise.cli.commands.check import check
+from supervise.cli.options.groups import run_parser
 from supervise.cli.options.options import parse
-from supervise.cli.options.parser import run_parser
 from tests.cli.make_completions import scripts
 from tests.docs import make_reference
 

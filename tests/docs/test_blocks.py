@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 import supervise
-from supervise.cli.options import parser
+from supervise.cli.options import groups
 from tests.docs.test_docs import EXECUTED, NEEDS_MORE, ROOT, Shell
 from tests.patience import PATIENCE_S
 
@@ -475,4 +475,4 @@ def test_the_configuration_of_vs_code_starts_supervise():
     """It is JSON, and its arguments are those of a run; tests/debuggers has a debugger attach to the ranks."""
     found = json.loads(_block("how-to/debug-ranks.md", "{"))
     assert (found["module"], found["subProcess"], found["args"][0]) == ("supervise", True, "run")
-    assert parser.run_parser().parse_args(found["args"][1:]).nproc_per_node == 2
+    assert groups.run_parser().parse_args(found["args"][1:]).nproc_per_node == 2

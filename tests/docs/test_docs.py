@@ -16,7 +16,7 @@ import pytest
 
 import supervise
 from supervise import aio, messages, testing
-from supervise.cli.options import parser
+from supervise.cli.options import groups
 from tests.cli.command import ANNOUNCED
 from tests.docs import make_reference
 from tests.patience import PATIENCE_S, PATIENT_STACKS
@@ -77,7 +77,7 @@ def test_every_command_that_the_pages_do_not_run_is_accepted():
     commands = [shlex.split(line)[2:] for line in lines if line.startswith("supervise run ")]
     assert len(commands) >= 5
     for words in commands:
-        parser.run_parser().parse_args(words)
+        groups.run_parser().parse_args(words)
 
 
 @pytest.mark.parametrize("page", _named(PAGES))
@@ -300,7 +300,7 @@ def test_the_reference_names_everything_public():
 def test_the_reference_names_every_option_of_run():
     """As the parser has them, with the spelling that the help shows."""
     page = (ROOT / "docs/reference/command-line.md").read_text()
-    actions = parser.run_parser()._actions
+    actions = groups.run_parser()._actions
     shown = [word for one in actions if one.help is not argparse.SUPPRESS for word in one.option_strings]
     assert shown
     assert [word for word in shown if f"`{word}" not in page] == []

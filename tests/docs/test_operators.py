@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervise.cli.options import groups, parser
+from supervise.cli.options import groups
 from tests.patience import PATIENCE_S
 
 PAGE = (Path(__file__).parents[2] / "docs/start/operator.md").read_text()
@@ -25,7 +25,7 @@ def _file(name: str) -> str:
 
 def _parsed(words: list[str]) -> float:
     """Return the seconds of ``--shutdown-timeout`` of a command line that the parser accepts."""
-    return groups.gang_settings(parser.run_parser().parse_args(words))["grace"]
+    return groups.gang_settings(groups.run_parser().parse_args(words))["grace"]
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
@@ -58,7 +58,7 @@ def test_the_job_of_kubernetes_has_one_completion_per_host():
     service, job = yaml.safe_load_all(_file("job.yaml"))
     pod = job["spec"]["template"]["spec"]
     command = [word.replace("$(JOB_COMPLETION_INDEX)", "0") for word in pod["containers"][0]["args"]]
-    options = parser.run_parser().parse_args(command)
+    options = groups.run_parser().parse_args(command)
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == int(options.nnodes)
     assert options.master_addr == f"{job['metadata']['name']}-0.{service['metadata']['name']}"
     assert pod["subdomain"] == service["metadata"]["name"]

@@ -39,8 +39,8 @@ def check(words: Sequence[str]) -> int:
     Raises:
         SystemExit: With code 2 after an error message.
     """
+    from supervise.cli.options.groups import run_parser
     from supervise.cli.options.options import parse
-    from supervise.cli.options.parser import run_parser
 
     if "-h" in words or "--help" in words:
         print(_USAGE, end="")

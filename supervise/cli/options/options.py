@@ -11,7 +11,7 @@ from supervise._process.launch import limits
 from supervise._record import record, replace
 from supervise._settings import conditions
 from supervise.cli.options import groups
-from supervise.cli.options.parser import Parser, read
+from supervise.cli.options.groups import Parser, read
 from supervise.errors import SpecError
 from supervise.logs import Std
 
@@ -140,7 +140,7 @@ class Options:
 
 
 def parse(words: Sequence[str], command: str = "run") -> Options:
-    """Parse and check the arguments after a command; see `parser.read`.
+    """Parse and check the arguments after a command; see `groups.read`.
 
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
