@@ -274,19 +274,14 @@ class RecordedRun:
     def lives(self) -> dict[int, dict[int, list[str]]]:
         """Return the paths of each rank's logs in all attempts, as `logs` does: rank to attempt to paths."""
         found: dict[int, dict[int, list[str]]] = {}
-        for attempt, folder in self._attempts():
-            for entry in os.scandir(folder):
-                if not (entry.name.isascii() and entry.name.isdigit()) or not entry.is_dir(follow_symlinks=False):
-                    continue
-                paths = [os.path.join(entry.path, name) for name in STREAMS]
-                if paths := [path for path in paths if os.path.lexists(path)]:
-                    found.setdefault(int(entry.name), {})[attempt] = paths
+        for folder in _folders(self.path):
+            if (attempt := re.fullmatch(_ATTEMPT, folder.name)) is None:
+                continue
+            for entry in _folders(folder.path):
+                paths = [path for name in STREAMS if os.path.lexists(path := os.path.join(entry.path, name))]
+                if paths and entry.name.isascii() and entry.name.isdigit():
+                    found.setdefault(int(entry.name), {})[int(attempt[1])] = paths
         return dict(sorted(found.items()))
-
-    def _attempts(self) -> list[tuple[int, str]]:
-        with os.scandir(self.path) as entries:
-            named = [(re.fullmatch(_ATTEMPT, entry.name), entry) for entry in entries]
-        return [(int(name[1]), entry.path) for name, entry in named if name and entry.is_dir(follow_symlinks=False)]
 
     @cached_property
     def roles(self) -> list[tuple[str, int]]:
@@ -316,6 +311,12 @@ class RecordedRun:
         """Return the role and the role rank as one short word, such as ``trainer3``."""
         role, number = self.title(local_rank)
         return f"{one_line(role)[:40]}{number}"
+
+
+def _folders(path: str) -> list[os.DirEntry[str]]:
+    """Return the folders in a folder, without links."""
+    with os.scandir(path) as entries:
+        return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def titles_of(roles: Sequence[tuple[str, int]]) -> list[str]:

@@ -63,14 +63,16 @@ def trees(pids: Mapping[int, int]) -> dict[int, Usage]:
     Raises:
         OSError: There is no procfs, or no descriptor is left.
     """
-    processes = _all_processes()
+    processes = {
+        int(name): process for name in os.listdir("/proc") if name.isdigit() and (process := _read(name)) is not None
+    }
     rank_of = {pid: rank for rank, pid in pids.items()}
     owner: dict[int, int | None] = dict(rank_of)
     sums: dict[int, list[int]] = {rank: [0, 0, 0] for rank in pids}
-    for pid in processes:
+    for pid, found in processes.items():
         rank = _owner(pid, processes, rank_of, owner)
         if rank is not None:
-            found, total = processes[pid], sums[rank]
+            total = sums[rank]
             total[0] += found.ticks
             total[1] += found.rss_pages
             total[2] += found.alive
@@ -101,14 +103,6 @@ def _owner(
         rank = owner[at]
     owner.update(dict.fromkeys(path, rank))
     return rank
-
-
-def _all_processes() -> dict[int, _Process]:
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (process := _read(name)) is not None:
-            found[int(name)] = process
-    return found
 
 
 def _read(name: str) -> _Process | None:

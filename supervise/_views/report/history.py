@@ -63,23 +63,24 @@ class Totals:
         """
         self.found: list[Rate] = []
         """The totals, in the order of the file."""
-        self._starts = starts
+        self.starts = starts
         self._before: dict[int, Point] = {}
 
     def add(self, points: Mapping[int, Point]) -> None:
         """Add a sample: rank to its point."""
-        pairs = []
-        for rank, point in points.items():
-            before = self._before.get(rank)
-            if before is None or before.pid != point.pid:
-                begin_s = self._starts.get((rank, point.pid), point.at_s)
-                before = Point(begin_s, point.pid, 0.0, 0, 0, None)
-            pairs.append((before, point))
+        pairs = [(_before(self._before.get(rank), rank, point, self.starts), point) for rank, point in points.items()]
         self._before = dict(points)
         if used := [rate for pair in pairs for rate in rates(pair)]:
             self.found.append(combined(used, sum))
         if len(self.found) > _MOST_TOTALS:
             self.found = joined(self.found, _MOST_TOTALS)
+
+
+def _before(last: Point | None, rank: int, point: Point, starts: Mapping[tuple[int, int], float]) -> Point:
+    """Return the point before another: the last one of the same life, or else its start, when it had used nothing."""
+    if last is not None and last.pid == point.pid:
+        return last
+    return Point(starts.get((rank, point.pid), point.at_s), point.pid, 0.0, 0, 0, None)
 
 
 def combined(used: Sequence[Rate], whole: Callable[[Iterator[Any]], Any]) -> Rate:
@@ -134,7 +135,11 @@ def read_series(samples: Iterable[dict[str, Any]], totals: Totals) -> dict[int, 
     found: dict[int, list[Point]] = {}
     for _, points in sorted(kept, key=lambda each: each[0]):
         for rank, point in points.items():
-            found.setdefault(rank, []).append(point)
+            series = found.setdefault(rank, [])
+            before = _before(series[-1] if series else None, rank, point, totals.starts)
+            if before.at_s < point.at_s and before not in series[-1:]:
+                series.append(before)
+            series.append(point)
     return found
 
 
@@ -266,10 +271,6 @@ class History:
             if rank in self.ranks:
                 self.ranks[rank].points = points
                 self._last_s = max(self._last_s, points[-1].at_s)
-                for life in self.ranks[rank].lives:  # at its start, a life has used nothing
-                    index = next((index for index, point in enumerate(points) if point.pid == life.pid), None)
-                    if index is not None and points[index].at_s > life.started_s:
-                        points.insert(index, Point(life.started_s, life.pid, 0.0, 0, 0, None))
 
     def _conclude(self) -> None:
         run = self._run

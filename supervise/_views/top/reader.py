@@ -15,7 +15,7 @@ from supervise._record import NamedTuple
 from supervise._views import samples
 from supervise._views.incidents import KINDS, LONGEST_TEXT, Incident, exit_with_complaint, incident, why_failed
 from supervise._views.recorded_run import objects
-from supervise._views.run_state import Failure, RunState
+from supervise._views.run_state import RunState
 from supervise._views.samples import Usage, log_paths
 
 if TYPE_CHECKING:
@@ -376,18 +376,15 @@ class Reader:
 
     def _end(self, rank: int, row: dict[str, Any]) -> str | None:
         """Return how a rank that has failed ended; None if it has not failed, or its end is not known yet."""
-        found = self._last_failure(rank)
+        found = self.incidents.state.last_failures.get(rank)
         if row["state"] != "failed" or found is None or found.life.attempt != row["attempt"]:
             return None
         return None if found.life.end is None else exit_with_complaint(found.life.end)
 
     def why(self, rank: int) -> list[str]:
         """Return why the last failed life of a rank failed; empty if no life has failed, or the run has no files."""
-        found = self._last_failure(rank)
+        found = self.incidents.state.last_failures.get(rank)
         return [] if found is None or self._run is None else why_failed(self._run, rank, found)
-
-    def _last_failure(self, rank: int) -> Failure | None:
-        return self.incidents.state.last_failures.get(rank)
 
     def _role(self, rank: int) -> str:
         role, _, number = (self._titles[rank] if 0 <= rank < len(self._titles) else "").rpartition(" ")

@@ -153,18 +153,16 @@ def remove(path: str, *, dry_run: bool) -> tuple[int, str]:
         OSError: The directory cannot be read or removed.
     """
     folder, name = os.path.split(path)
-    with closing(open_runs_dir()[1] if folder == runs_dir() else os.open(folder, FOLDER)) as at:
-        return _remove_below(at, name, dry_run=dry_run)
-
-
-def _remove_below(at: int, name: str, *, dry_run: bool) -> tuple[int, str]:
     used_bytes, kept = 0, ""
-    with closing(os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=at)) as top:
-        for path, folders, files, fd in os.fwalk(".", topdown=False, dir_fd=top):
+    with (
+        closing(open_runs_dir()[1] if folder == runs_dir() else os.open(folder, FOLDER)) as at,
+        closing(os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=at)) as top,
+    ):
+        for below, folders, files, fd in os.fwalk(".", topdown=False, dir_fd=top):
             for each in (*files, *folders):
                 found, full = (
                     os.stat(each, dir_fd=fd, follow_symlinks=False),
-                    os.path.normpath(os.path.join(path, each)),
+                    os.path.normpath(os.path.join(below, each)),
                 )
                 if not (_WRITTEN.fullmatch(full) or stat.S_ISLNK(found.st_mode)):
                     kept = full
@@ -175,6 +173,6 @@ def _remove_below(at: int, name: str, *, dry_run: bool) -> tuple[int, str]:
                 elif not dry_run:
                     with suppress(OSError):  # a file stays, or was made in the meantime
                         os.rmdir(each, dir_fd=fd)
-    if not kept and not dry_run:
-        os.rmdir(name, dir_fd=at)
+        if not kept and not dry_run:
+            os.rmdir(name, dir_fd=at)
     return used_bytes, kept
