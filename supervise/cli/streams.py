@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -44,29 +45,19 @@ _FAILED = 1
 _NO_READER = 141
 
 
-class _Stdout(io.TextIOWrapper):
-    """The stdout of a command. Its errors are marked, and it prints every text, whatever its encoding is."""
+class _Stdout(io.FileIO):
+    """The stdout of a command, which marks its errors."""
 
-    def write(self, text: str) -> int:
+    def write(self, data: Any) -> Any:
         """Write, as in the base class."""
         try:
-            return super().write(text)
+            if (written := super().write(data)) is None:
+                raise BlockingIOError(errno.EAGAIN, "write could not complete without blocking")
         except OSError as error:
-            _mark(error)
+            mark: Any = error
+            mark.of_stdout = True
             raise
-
-    def flush(self) -> None:
-        """Flush, as in the base class."""
-        try:
-            super().flush()
-        except OSError as error:
-            _mark(error)
-            raise
-
-
-def _mark(error: OSError) -> None:
-    mark: Any = error
-    mark.of_stdout = True
+        return written
 
 
 def print_any_text() -> None:
@@ -76,12 +67,12 @@ def print_any_text() -> None:
     """
     out = sys.stdout
     if type(out) is io.TextIOWrapper:
-        encoding, line_buffering, write_through = out.encoding, out.line_buffering, out.write_through
-        binary: Any = out.detach()
-        if isinstance(binary, io.RawIOBase):
-            binary = io.BufferedWriter(binary)
-        sys.stdout = _Stdout(
-            binary, encoding, "backslashreplace", line_buffering=line_buffering, write_through=write_through
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(_Stdout(out.fileno(), "wb", closefd=False)),
+            out.encoding,
+            "backslashreplace",
+            line_buffering=out.line_buffering,
+            write_through=out.write_through,
         )
 
 
