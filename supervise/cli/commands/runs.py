@@ -187,7 +187,12 @@ _COMMANDS: dict[str, tuple[str, tuple[values.Argument | list[values.Argument], .
             *_ranks("only these; a single rank has no prefix"),
             argument("--stderr", action="store_true", help="only stderr"),
             [
-                argument("--life", metavar="N", type=values.life, help="only this life of each rank; the first is 0"),
+                argument(
+                    "--life",
+                    metavar="N",
+                    type=partial(values.number, "a life; give a number; the first life is 0", 0),
+                    help="only this life of each rank; the first is 0",
+                ),
                 argument("--previous", action="store_true", help="only the life before the newest, of each rank"),
             ],
             argument(

@@ -443,12 +443,6 @@ def _host_count(text: str) -> int:
     return int(low)
 
 
-def _number(text: str) -> int:
-    if not values.is_count(text):
-        _refuse(f"{text!r} is not the number of a host; give 0 or more")
-    return int(text)
-
-
 def _port(text: str) -> str:
     if not values.is_count(text) or not 0 < int(text) <= _LARGEST_PORT:
         _refuse(f"{text!r} is not a port; give a number from 1 to {_LARGEST_PORT}")
@@ -697,7 +691,12 @@ def _groups() -> dict[str, tuple[values.Argument | str, ...]]:
                 default=1,
                 help="number of hosts with -n ranks each; without an engine, each has a supervise run of its own (1)",
             ),
-            argument("--node-rank", metavar="R", type=_number, help="number of this host, from 0"),
+            argument(
+                "--node-rank",
+                metavar="R",
+                type=partial(values.number, "the number of a host; give 0 or more", 0),
+                help="number of this host, from 0",
+            ),
             argument(
                 "--master-addr",
                 metavar="A",

@@ -249,23 +249,16 @@ def exit_codes(text: str) -> frozenset[int]:
     return frozenset(codes)
 
 
-def count_of(what: str, least: int, text: str) -> int:
-    """Return a number of something, `least` or more."""
+def number(what: str, least: int, text: str) -> int:
+    """Return a number of something, `least` or more; `what` says what, and follows the value in the error."""
     if not is_count(text) or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a valid number of {what}; give {least} or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
     return int(text)
 
 
 def is_count(text: str) -> bool:
     """Return whether `text` is a number, 0 or more, of at most 18 digits."""
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
-
-
-def life(text: str) -> int:
-    """Return the number of a life of a rank."""
-    if not is_count(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a life; give a number; the first life is 0")
-    return int(text)
 
 
 def name(text: str) -> str:
@@ -414,7 +407,7 @@ OF_KIND: Mapping[Kind, tuple[str, Callable[[str], Any]]] = {
         "DUR",
         partial(seconds_above_zero, "0 would stop the run at once; omit the option for no limit"),
     ),
-    _settings.COUNT: ("N", partial(count_of, "restarts", 0)),
+    _settings.COUNT: ("N", partial(number, "a valid number of restarts; give 0 or more", 0)),
     _settings.EXIT_CODES: ("LIST", exit_codes),
     _settings.SIZE: ("SIZE", size),
     _settings.TEXTS: ("LIST", texts),
@@ -423,7 +416,7 @@ OF_KIND: Mapping[Kind, tuple[str, Callable[[str], Any]]] = {
     _settings.SIGNAL: ("SIG", signal_number),
     _settings.READINESS: ("WHEN", partial(of_row, GANG["ready"])),
     _settings.PROBE: ("PROBE", partial(of_row, GANG["alive"])),
-    _settings.TIMES: ("N", partial(count_of, "times", 1)),
+    _settings.TIMES: ("N", partial(number, "a valid number of times; give 1 or more", 1)),
 }
 """Kind of a setting to the placeholder of its value in the help, and to the parser of the value's text."""
 
