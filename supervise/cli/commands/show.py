@@ -17,7 +17,6 @@ from supervise.cli.commands.runs import (
     shown_time,
     terminal_columns,
 )
-from supervise.cli.run.console import Console
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -61,6 +60,8 @@ def ls(words: Sequence[str]) -> int:
 
 def _table(runs: Sequence[RecordedRun]) -> list[str]:
     """Return the table. On a terminal, the lines fit, and the states have colors."""
+    from supervise.cli.run.console import Console  # lazy: show does not need it
+
     room = terminal_columns()
     rows = [_COLUMNS, *(_row(run, brief=room is not None and room <= _NARROW) for run in runs)]
     cells = fitted(rows, room, _LEFT_OUT)
