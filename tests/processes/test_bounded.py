@@ -49,7 +49,6 @@ WITHOUT_END = {
     ): "a daemon thread: the thread that abandons the Tail stops it next",
     ("_hosts/host.py", "gang.ask(say.Close())"): "on the same thread: the Supervisor's own limits end it",
     ("_hosts/host.py", "self.stop(SIGKILL, 0.0)"): "a method that tells the Supervisor, and waits for nothing",
-    ("ray/engine.py", "self._host.stop(sig, timeout_s)"): "the same",
     ("ray/engine.py", "future.result()"): "in the callback of a future that is done",
     ("ray/engine.py", "thread.join()"): "on a thread of its own: calls of Ray, which must end before the connection",
     (
