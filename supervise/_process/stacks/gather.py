@@ -171,7 +171,7 @@ def _table(machine: str) -> dict[str, str]:
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-_NAMES = _table(os.uname().machine)
+_NAMES = _table(getattr(sys.implementation, "_multiarch", "").partition("-")[0])  # the machine of this Python
 
 
 def name_of(line: str) -> str:
