@@ -145,7 +145,7 @@ def objects(path: str, place: int = 0, most_bytes: int | None = None) -> Iterato
         while line := file.readline(_LONGEST_LINE):
             if line.startswith(b"\0"):  # a hole, which may have terabytes
                 try:
-                    file.seek(max(file.tell(), os.lseek(fd, file.tell(), os.SEEK_DATA)))
+                    file.seek(file.tell(), os.SEEK_DATA)
                 except OSError:  # up to the end
                     return
             try:

@@ -92,6 +92,15 @@ def test_what_a_rank_may_have_written_to_the_events_is_left_out(run: Path):
     assert (len(incidents.kept), incidents.count) == (MOST_KEPT, MOST_KEPT + 6)
 
 
+@pytest.mark.parametrize("hole", ["\0" * 1000 + "\n", "\0" * 1000, "\0" * (1 << 21)], ids=["a line", "short", "long"])
+def test_an_event_after_a_hole_is_read_once(run: Path, hole: str):
+    """What a full disk, or a rank, leaves in the file."""
+    append(run, hole, *[event("process.stopped", after_s, 1, signal="SIGTSTP") for after_s in (2, 3)])
+    assert len(Incidents(str(run)).look()) == 2
+    found = [each for each in read_run(run).events() if each["event"].endswith("stopped")]
+    assert len(found) == 2
+
+
 def test_of_a_huge_file_only_the_end_is_read(run: Path):
     append(run, ("x" * 1000 + "\n") * 6000, event("process.stopped", 3, 0, signal="SIGSTOP"))
     (found,) = Incidents(str(run)).look()
