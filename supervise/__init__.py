@@ -210,7 +210,9 @@ def __getattr__(name: str) -> Any:
     except OSError as error:
         from supervise._platform import why_refused
 
-        raise OSError(error.errno, why_refused(error.errno or 0, error.strerror or ""), error.filename) from error
+        if not error.errno:
+            raise
+        raise OSError(error.errno, why_refused(error.errno, str(error.strerror)), error.filename) from error
     globals()[name] = value
     return value
 
