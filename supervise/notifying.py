@@ -14,8 +14,8 @@ __all__ = ["notify"]
 
 _PATIENCE_S = 1.0
 """How long READY and STOPPING wait for room in the host's queue."""
-_STEP_PATIENCE_S = 0.2
-"""How long a step waits. A host that is not suspended reads its queue at least every 0.1 s."""
+_REPORT_PATIENCE_S = 0.2
+"""How long a step or a status waits. A host that is not suspended reads its queue at least every 0.1 s."""
 _MOST_BYTES = 3072
 """Limit on a status. The whole datagram then stays below 4096 bytes. Systemd, too, drops a larger datagram."""
 _TOO_LARGE = 10**18
@@ -35,8 +35,8 @@ def notify(
 
     The function sends one datagram to the socket that the environment variable ``NOTIFY_SOCKET`` names. It may be
     called from every thread and every descendant of the rank, and keeps no descriptor. If the host's
-    queue is full, a call with `ready` or `stopping` waits at most 1 s for room, and one with `step` at most 0.2 s, or
-    not at all if the step before has waited in vain; every other call returns at once.
+    queue is full, a call with `ready` or `stopping` waits at most 1 s for room, and one with `step` or `status` at most
+    0.2 s, or not at all if the one before has waited in vain; every other call returns at once.
     What was not sent is lost, but for the newest step and status, which the next call sends, or the exit of the
     process, which waits for room in the same way. Errors of the operating system, such as a host that is gone, are
     ignored.
@@ -55,7 +55,7 @@ def notify(
     message = _message(ready, status, step, heartbeat, stopping)
     if message:
         unsent = _own_unsent()
-        patience_s = 0.0 if step is None or _STEP in unsent else _STEP_PATIENCE_S
+        patience_s = 0.0 if unsent or message.keys().isdisjoint((_STEP, _STATUS)) else _REPORT_PATIENCE_S
         _send({**unsent, **message}, _PATIENCE_S if ready or stopping else patience_s)
 
 

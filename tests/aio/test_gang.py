@@ -360,7 +360,7 @@ def test_the_event_loop_goes_on_while_the_gang_closes(tmp_path):
     """The rank ends only when the event loop has made a file."""
     done = tmp_path / "done"
     script = (
-        f"trap 'while ! [ -e {done} ]; do sleep 0.01; done; exit 5' TERM; touch {tmp_path}/ready; sleep 1000 & wait"
+        f"trap 'while ! [ -e {done} ]; do sleep 0.01; done; exit 5' TERM; sleep 1000 & touch {tmp_path}/ready; wait"
     )
 
     async def main():

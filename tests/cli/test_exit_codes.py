@@ -67,7 +67,7 @@ def test_124_at_the_timeout(supervise: Command):
 def test_1_for_a_hang_whose_rank_exits_with_0_at_its_stop(supervise: Command):
     """The hang is the failure, whatever the exit code."""
     words = ("--output-timeout", "0.3", "--on-hang", "fail")
-    done = supervise.run(*words, *sh('trap "exit 0" TERM; echo up; sleep 1000 & wait'))
+    done = supervise.run(*words, *sh('trap "exit 0" TERM; sleep 1000 & echo up; wait'))
     assert done.returncode == 1
     assert re.search(r"rank 0 failed: hung: no output for \d+\.\d s", done.stderr)
 

@@ -231,22 +231,31 @@ def test_beside_a_rank_that_floods_no_beat_of_others_is_lost(host, first):
 
 
 @pytest.mark.parametrize("pause", ["", "time.sleep(0.001)"], ids=["at_once", "1000_a_second"])
-def test_a_rank_that_is_killed_after_many_steps_was_at_the_last_one(host, pause):
+@pytest.mark.parametrize(
+    ("report", "last"),
+    [
+        ('step=step, status=f"batch {step}"', (299, "batch 299")),
+        ("step=step", (299, None)),
+        ('status=f"batch {step}"', (None, "batch 299")),
+    ],
+    ids=["both", "step", "status"],
+)
+def test_a_rank_that_is_killed_after_many_reports_has_the_last_one(host, report, last, pause):
     """Its queue holds 11 datagrams."""
     source = f"""
 import os, time
 from supervise import notify, notifying
-notifying._STEP_PATIENCE_S = 900.0  # a host may stand still on a busy machine
+notifying._REPORT_PATIENCE_S = 900.0  # a host may stand still on a busy machine
 notify(ready=True)
 for step in range(300):
-    notify(step=step, status=f"batch {{step}}")
+    notify({report})
     {pause}
 os.kill(os.getpid(), 9)
 """
     process = host.python(0, source)
     assert process.wait(PATIENCE_S) == -9
     host.call(host.sockets.read_now, 0)
-    assert (host.state(0).step, host.state(0).status) == (299, "batch 299")
+    assert (host.state(0).step, host.state(0).status) == last
 
 
 def test_after_ready_the_sockets_are_read_ten_times_a_second(host):
