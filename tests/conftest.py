@@ -33,7 +33,13 @@ from tests import surroundings
 from tests.breaking import breaking
 from tests.faults import holes, no_launch, no_threads, py_spy, scarce_pidfds, system_call, temporary_folder
 from tests.kernels import own_control_groups
-from tests.parts import pytest_addoption, pytest_configure, pytest_generate_tests, pytest_report_header
+from tests.parts import (
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_generate_tests,
+    pytest_report_header,
+)
 from tests.rewriting import pytest_sessionstart
 from tests.times import (
     collecting_takes,
@@ -72,6 +78,7 @@ __all__ = [
     "polls_are_rare",
     "py_spy",
     "pytest_addoption",
+    "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_generate_tests",
     "pytest_report_header",

@@ -3,12 +3,15 @@
 A test with many parameters has a case for each combination of them, and hundreds of tests have. A run of all tests has
 at least one case of every test; the quarters of four successive versions of Python have every case together, and so has
 ``python -m pytest --cases all``. A run of named files, folders or tests has all their cases.
+
+Each worker of xdist begins with tests that may take long, so that no worker runs one when all others are done.
 """
 
 from __future__ import annotations
 
 import sys
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -52,6 +55,30 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
     if len(cases) > 1 and metafunc.config.option.cases == "quarter":
         kept = part_of(metafunc.definition.nodeid, sorted(case.id for case in cases), _part())
         cases[:] = [case for case in cases if case.id in kept]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deal the files with tests whose limit of time is above the usual one, longest first, and then divide the rest.
+
+    The tests of a file stay side by side, because fixtures may be made once a file.
+    """
+    usual_s, longest_s = float(config.getini("timeout") or 0), dict[Path, float]()
+    for item in items:
+        mark = item.get_closest_marker("timeout")
+        longest_s[item.path] = max(longest_s.get(item.path, 0.0), float(mark.args[0]) if mark else usual_s)
+    files = sorted((path for path, limit_s in longest_s.items() if limit_s > usual_s), key=longest_s.get, reverse=True)
+    rest = [item for item in items if longest_s[item.path] <= usual_s]
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    shares = [len(rest) * worker // workers for worker in range(workers + 1)]
+    items[:] = [
+        item
+        for worker in range(workers)
+        for item in (
+            *(item for path in files[worker::workers] for item in items if item.path == path),
+            *rest[shares[worker] : shares[worker + 1]],
+        )
+    ]
 
 
 def part_of(test: str, cases: list[Case], part: int) -> list[Case]:

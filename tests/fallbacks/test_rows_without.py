@@ -34,7 +34,7 @@ CONCERNED = {"pidfd": "odsk", "group": "dsk", "inotify": "o", "glibc": "sk"}
 """The rows, by their letters, that depend on a service: output, detection, stop and the death of the host."""
 NO_FALLBACK = re.compile("without a pidfd the kernel cannot be asked|see test_")
 """Why a test may be skipped: a service tells what nothing else does, or the reason names the test of the fallback."""
-PATIENCE_S = 500
+PATIENCE_S = 900  # it is the longest test, so it is begun first
 
 
 def test_every_service_can_be_done_without():
@@ -62,7 +62,7 @@ def test_what_is_named_is_off(without):
 @pytest.mark.parametrize("without", FLAGS)
 def test_rows_hold_without(tmp_path, without):
     """All of the sample passes; a test may be skipped for what the machine lacks, never for what is done without."""
-    faulthandler.cancel_dump_traceback_later()  # this takes a minute
+    faulthandler.cancel_dump_traceback_later()  # this takes minutes
     report, said = tmp_path / "report.xml", tmp_path / "said"
     words = ["-c", "pyproject.toml", "--rootdir", ".", "-n", "0", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
     words += ["-p", "tests.fallbacks.sample", f"--basetemp={tmp_path / 'inner'}", f"--junitxml={report}"]

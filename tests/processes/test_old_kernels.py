@@ -195,6 +195,26 @@ def test_who_has_the_number_of_a_fork_servers_child_now_is_another():
     os.close(word)
 
 
+def test_a_process_that_dies_while_the_loop_asks_for_it_has_its_status(system_call):
+    """The loop has been answered that the process runs; before it goes on, the process dies and the thread is told."""
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    notice = ExitThread(child.pid)
+    process = Process(child.pid, notice, keep=child)
+
+    def slow(waitid, kind, pid, options):
+        answer = waitid(kind, pid, options)
+        if options & os.WNOHANG and not notice.dead:
+            child.kill()
+            assert select.select([notice.fd], [], [], PATIENCE_S)[0]
+        return answer
+
+    system_call("waitid", slow)
+    notice.look()
+    assert process.reap().code == -signal.SIGKILL
+    child.stdin.close()
+    process.close()
+
+
 def test_waiting_threads_do_not_hold_up_the_interpreters_exit():
     """The host leaves without a close, its threads waiting: it ends, and its ranks with it."""
     program = f"""

@@ -97,10 +97,12 @@ class ExitThread:
             gone = self._is_gone()
         else:
             try:
-                self.found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+                found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
             except ChildProcessError:  # reaped by other code, which the thread will notice
                 return
-            gone = self.found is not None
+            gone = found is not None
+            if gone:  # otherwise the process may have died since, and the thread may have stored its status
+                self.found = found
         if gone:
             self.at_ns, self.dead = time.monotonic_ns(), True
             self._ours.set()
