@@ -147,10 +147,6 @@ def programs(folder: Path, **more: Any) -> dict[str, Any]:
     return {"entrypoint": "sh", "args": {0: SAYS, 1: SAYS}, "logs_specs": logs} | more
 
 
-def open_descriptors() -> int:
-    return len([*Path("/proc/self/fd").iterdir()])
-
-
 def paths_of(attempt: Attempt, rank: int) -> list[str]:
     dest = attempt.dest
     return [dest.stdouts[rank], dest.stderrs[rank], dest.error_files[rank]]
@@ -367,11 +363,14 @@ def test_without_a_policy_the_descriptors_of_a_call_are_closed_with_its_launch(l
 
 
 def _held():
-    """Return the number of descriptors and of actors, once the requests to the fork server have closed their copies."""
+    """Return the number of descriptors and of actors, once threads have closed their copies.
+
+    A thread of a request to the fork server has copies, and, without pidfds, a thread that waits for a process.
+    """
     for thread in threading.enumerate():
-        if thread.name == "supervise-forkserver":
+        if thread.name.startswith(("supervise-forkserver", "supervise-wait-")):
             thread.join(PATIENCE_S)
-    return open_descriptors(), len(pykka.ActorRegistry.get_all())
+    return len([*Path("/proc/self/fd").iterdir()]), len(pykka.ActorRegistry.get_all())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -436,10 +435,10 @@ def test_lives_whose_console_takes_nothing_hold_no_more_descriptors(lives, tmp_p
         ranks.again(0, 4)
     else:
         console.await_full()
-    before = open_descriptors()
+    before = _held()[0]
     for life in range(5, 35):
         ranks.again(0, life)
-    assert open_descriptors() <= before
+    assert _held()[0] <= before
 
 
 def test_the_lives_are_shown_on_the_console_in_order(lives, tmp_path, console):
