@@ -178,10 +178,12 @@ def _check_call(fn: object, calls: Mapping[int, Any]) -> None:
 
 def _environments(envs: Any, count: int) -> dict[int, dict[str, Any]] | None:
     """Return rank to variables; None if there are none. The gang itself refuses a value that is not a mapping."""
-    if isinstance(envs, Mapping) and not all(isinstance(key, int) for key in envs):
+    if envs is None or (isinstance(envs, Mapping) and not envs):
+        return None
+    if isinstance(envs, Mapping) and not all(hasattr(key, "__index__") for key in envs):
         return {rank: dict(envs) for rank in range(count)}
     by_rank = isinstance(envs, Mapping) and all(isinstance(env, Mapping) for env in envs.values())
-    return {rank: {**env} for rank, env in envs.items()} if by_rank else envs or None
+    return {rank: {**env} for rank, env in envs.items()} if by_rank else envs
 
 
 def _outcome(

@@ -6,6 +6,7 @@ The module also has the reports of the actors of a gang that are not events of t
 from __future__ import annotations
 
 import signal
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from supervise import messages as say
@@ -49,9 +50,10 @@ def checked_ranks(ranks: Any, nprocs: int) -> frozenset[int]:
         wanted = every if ranks is None else frozenset(ranks)
     except TypeError:
         raise SpecError(f"ranks is {ranks!r}; give a set of local ranks, or None for all") from None
-    if unknown := sorted(wanted - every, key=repr):
+    # 0.0 equals 0, and is no rank
+    if unknown := sorted([rank for rank in wanted if rank not in every or not hasattr(rank, "__index__")], key=repr):
         raise SpecError(f"ranks {unknown} are not in this gang; its local ranks are 0 to {nprocs - 1}")
-    return wanted
+    return frozenset(map(index, wanted))
 
 
 @refusing
@@ -66,7 +68,7 @@ def requested_ranks(ranks: Any, gang: Gang, name: str) -> frozenset[int]:
         raise SpecError(f"ranks is {ranks!r}; give the local ranks, such as {{0}}")
     if gang.phase in ("new", "finished") or gang.end_asked or (gang.phase == "stopping" and gang.policy is None):
         phase = "stopping" if gang.end_asked and gang.phase != "finished" else gang.phase
-        raise SpecError(f"{name}: the gang is {phase}; its ranks cannot be restarted or terminated")
+        raise SpecError(f"{name}: the gang is {phase}; its ranks cannot be restarted, reloaded or terminated")
     return wanted
 
 

@@ -119,7 +119,7 @@ def add_tails(tails: list[TailSpec], spec: GangSpec, dest: LogsDest) -> None:
         if tails and sinks.same_destination(tails[0].sink, sink):  # because two writers would mix their lines
             sink.close()
             tails[0].name, tails[0].streams = "console", ("stdout", "stderr")
-            tails[0].sources += found
+            tails[0].sources = [*outs, *errs]  # not in place: a Tail of filtered lines shows one of the lists
         else:
             screen = spec.screen or _notebook_screen(stream)
             tails.append(TailSpec(name=name, sink=sink, sources=found, streams=(name,), screen=screen))
@@ -251,7 +251,7 @@ class Attempt:
         self.envs[rank] = envs[rank]
         replace(dest, rank, own)
         part = spec.of(rank)
-        self.launchers[rank] = _launcher(self, part, rank, environ_of(spec, part))
+        self.launchers[rank] = _launcher(self, part, rank, environ_of(spec, part), cwd=spec.cwd_of(part))
 
     def _paths_of(self, life: int) -> tuple[dict[int, dict[str, str]], LogsDest]:
         """Return the environments and the log paths for all ranks' lives with this number, from one call of `reify`."""
@@ -488,9 +488,9 @@ def _env(spec: GangSpec, env: Mapping[str, str], number: int) -> dict[str, str]:
 def _launchers(attempt: Attempt) -> Iterator[Launcher]:
     found: FoundPrograms = {}  # for the first lives only, because a program may be replaced before a later one
     for part in attempt.spec.parts:
-        environ = environ_of(attempt.spec, part)
+        environ, cwd = environ_of(attempt.spec, part), attempt.spec.cwd_of(part)
         for rank in part.ranks:
-            yield _launcher(attempt, part, rank, environ, found)
+            yield _launcher(attempt, part, rank, environ, cwd=cwd, found=found)
 
 
 def environ_of(spec: GangSpec, part: RankSpec) -> SharedEnvironment | Mapping[str, str]:
@@ -503,6 +503,8 @@ def _launcher(
     part: RankSpec,
     rank: int,
     environ: SharedEnvironment | Mapping[str, str],
+    *,
+    cwd: str | None,
     found: FoundPrograms | None = None,
 ) -> Launcher:
     spec, dest = attempt.spec, attempt.dest
@@ -531,7 +533,7 @@ def _launcher(
             enter = contained.enter(rank)
     how = LaunchSpec(
         env=ProgramEnvironment(environ, own) if isinstance(environ, SharedEnvironment) else {**environ, **own},
-        cwd=part.cwd,
+        cwd=cwd,
         streams=Streams(stdout=dest.stdouts[rank], stderr=dest.stderrs[rank]),
         stdin=spec.stdin.get(rank),
         listen=tuple(sockets),

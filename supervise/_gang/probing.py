@@ -203,7 +203,7 @@ class Probing:
         variables = attempt.spec.variables_of(rank, attempt.envs[rank])
         self.rank, self.text, self.probe = rank, text, parse(text, variables)
         logs = {path: 0 for path in (dest.stdouts[rank], dest.stderrs[rank]) if path and path != os.devnull}
-        self._new_try = partial(Try, self.probe, part.cwd or "", variables, logs, part.alive_timeout_s)
+        self._new_try = partial(Try, self.probe, attempt.spec.cwd_of(part) or "", variables, logs, part.alive_timeout_s)
         self._timeout_s = part.alive_timeout_s
         self._loop, self._then = loop, then
         self.tries = self.failures = 0

@@ -166,6 +166,8 @@ class GangSpec:
     """Local rank to CPUs, for each rank that is bound."""
     environ: Mapping[str, str]
     """The host's environment, without the variables of systemd's notify protocol."""
+    folder: str
+    """The working directory of this process when the gang was made; "" if it was deleted."""
     pickled: dict[int, Pickled]
     """Calls of functions in new interpreters. Without restarts, each call is removed at its launch."""
     remove_folders: Callable[[], object] | None = None
@@ -183,6 +185,8 @@ class GangSpec:
         own.update(fields)
         if "environ" not in own:
             own["environ"] = without_host_variables(os.environ)
+        if "folder" not in own:
+            own["folder"] = _working_directory()
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         """Refuse a change: a restart makes the next attempt from the same settings."""
@@ -228,8 +232,16 @@ class GangSpec:
 
     @property
     def checks_health(self) -> bool:
-        """Whether some rank reports its health, or is probed."""
-        return self.notifies or any(part.ready or part.alive for part in self.parts)
+        """Whether some rank reports its health, is probed, or must survive its reload signal."""
+        return self.notifies or any(part.ready or part.alive or part.reload_signal for part in self.parts)
+
+    def cwd_of(self, part: RankSpec) -> str | None:
+        """Return the working directory of the ranks of a role; None for that of this process.
+
+        If this process has changed its directory since the gang was made, later lives begin where the first ones did.
+        """
+        moved = self.folder not in ("", _working_directory())
+        return os.path.join(self.folder, part.cwd or "") if moved else part.cwd
 
     def variables_of(self, local_rank: int, own: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of a rank: its numbers, and its environment, with these variables of its own."""
@@ -286,3 +298,11 @@ class GangSpec:
         """Return the role and the role rank, such as ``trainer 1``; "" without roles."""
         part = self.of(local_rank)
         return f"{part.name} {part.role_rank(local_rank)}" if part.name else ""
+
+
+def _working_directory() -> str:
+    """Return the working directory of this process; "" if it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""

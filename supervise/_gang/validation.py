@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import index
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -388,7 +389,7 @@ def _arguments(args: object) -> dict[int, tuple[Any, ...]]:
             "args is empty, so there is no rank to start; give each rank its arguments, such as {0: (), 1: ()}"
         )
     validate_full_rank(args, len(args), "args")
-    return {rank: as_tuple(rank, args[rank]) for rank in sorted(args)}
+    return {index(rank): as_tuple(rank, args[rank]) for rank in sorted(args)}
 
 
 def as_tuple(rank: int, given: Any) -> tuple[Any, ...]:

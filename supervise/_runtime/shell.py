@@ -237,9 +237,14 @@ class Subscribers:
         """Add `to`: send it all past messages, those in `present`, then all later ones. Idempotent.
 
         Raises:
-            SpecError: `to` is not the ref of an actor.
+            SpecError: `to` is not the ref of an actor, or is a supervisor, which would take the messages for those of
+                its own ranks.
         """
         check_ref(to)
+        if issubclass(getattr(to, "actor_class", object), SupervisorShell):
+            raise SpecError(
+                f"ref is {repr_of(to)}, a supervisor; subscribe an actor that is none, and let it pass on the news"
+            )
         if to.actor_urn in self._refs:
             return
         self._refs[to.actor_urn] = to

@@ -418,6 +418,7 @@ def test_those_of_the_caller_take_precedence():
         ("4711", "1", "0"),
         ("4711", "1", "1"),
     ]
+    assert len(run(variables, 2, envs={}, start_method="fork")) == 2
     by_rank: Any = {0: {"ROLE_NAME": "store"}, 1: {"LOCAL_RANK": 0}}
     one, two = run(variables, 2, envs=by_rank, start_method="fork")
     assert (one["ROLE_NAME"], two["ROLE_NAME"], two["LOCAL_RANK"]) == ("store", "variables", "0")

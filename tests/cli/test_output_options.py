@@ -118,6 +118,21 @@ def test_filtered_lines_are_also_in_one_file(supervise: Command):
     assert "has an empty text, which every line contains" in refused.stderr
 
 
+def test_a_filter_of_one_stream_takes_no_line_of_the_other_one(supervise: Command):
+    """Also where both streams of the command lead to the same place."""
+    words = ("--duplicate-stdout-filters", "mark", "--duplicate-stderr-filters", "mark", "--tee", "3")
+    subprocess.run(
+        [*SUPERVISE, "run", *words, "--", "sh", "-c", "echo mark out; echo mark err >&2"],
+        env=environment(supervise.tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=True,
+    )
+    attempt = supervise.directory() / "attempt_0"
+    found = {name: (attempt / f"filtered_{name}.log").read_text() for name in ("stdout", "stderr")}
+    assert found == {"stdout": "[default0]:mark out\n", "stderr": "[default0]:mark err\n"}
+
+
 def test_without_a_reader_the_run_is_stopped_on_request(supervise: Command):
     """--halt-on-broken-pipe: the ranks get SIGTERM and their time; the exit code is that of SIGPIPE in a shell."""
     loop = "trap 'echo polite >&2; exit 0' TERM; while echo hi; do sleep 0.01; done"

@@ -4,6 +4,7 @@ import errno
 import signal
 from signal import SIGINT, SIGKILL, SIGTERM, SIGUSR1
 
+import numpy as np
 import pykka
 import pytest
 
@@ -13,12 +14,14 @@ from supervise import (
     Pids,
     Poll,
     RankStatus,
+    RestartRanks,
     Signal,
     SpawnError,
     SpecError,
     Start,
     Status,
     Subscribe,
+    TerminateRanks,
     UnkillableError,
     Unsubscribe,
     Wait,
@@ -214,6 +217,9 @@ def test_a_close_with_a_senseless_timeout_is_the_asker_s_mistake(bad):
         (Signal(sig=4711), "sig is 4711"),
         (Signal(sig=SIGUSR1, ranks=0), "ranks is 0; give a set of local ranks"),
         (Signal(sig=SIGUSR1, ranks={0, 7, "a"}), r"\['a', 7\] are not in this gang"),
+        (Signal(sig=SIGUSR1, ranks={0.0}), r"ranks \[0\.0\] are not in this gang"),
+        (RestartRanks({0.0}), r"ranks \[0\.0\] are not in this gang"),
+        (TerminateRanks({0.0}), r"ranks \[0\.0\] are not in this gang"),
         (Subscribe(ref=3), "ref is 3; give the ref of an actor"),
         (Unsubscribe(ref=None), "ref is None"),
     ],
@@ -228,6 +234,27 @@ def test_a_message_that_makes_no_sense_is_an_error_to_its_asker_and_a_warning_wh
         assert ask(gang, Status()).phase == "running"
         assert gang.processes[0].signals == []
     assert "refused a message of tell()" in caplog.text
+
+
+def test_the_numbers_of_numpy_are_ranks():
+    """The reply has ints in their place, as has every mapping of a result."""
+    with FakeGang(2) as gang:
+        ask(gang, Start())
+        numbers = np.array([0, 1])
+        assert {type(rank) for rank in ask(gang, Signal(sig=SIGUSR1, ranks=set(numbers)))} == {int}
+
+
+def test_a_supervisor_is_no_subscriber_of_another_one():
+    """It would take the exits of the other's ranks for those of its own."""
+    with FakeGang(1) as one, FakeGang(1) as other:
+        ask(one, Start())
+        ask(other, Start())
+        for gang in (one, other):
+            with pytest.raises(SpecError, match="a supervisor; subscribe an actor that is none"):
+                ask(one, Subscribe(ref=gang.supervisor))
+        one.processes[0].exit(3)
+        assert ask(one, Wait()).outcome == "failed"
+        assert ask(other, Status()).phase == "running"
 
 
 # Ends

@@ -76,7 +76,7 @@ def test_nothing_is_left_after_the_last_cancel(way, log):
     second.cancel()
 
 
-def test_a_hub_that_closes_keeps_nobody_from_watching(log):
+def test_a_hub_that_closes_keeps_nobody_from_watching(log, inotify):
     """The kernel takes up to 20 ms for it."""
     made = watch(str(log), lambda: None)
     hub = watching._hub

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pykka
 import pytest
 
-from supervise import Reload, RestartPolicy, SpecError, SuperviseError
+from supervise import Reload, RestartPolicy, Role, SpecError, Start, SuperviseError, Supervisor, Wait
 from tests.patience import PATIENCE_S
 from tests.processes import work
 from tests.processes.gangs import launched
@@ -106,3 +106,16 @@ def test_a_reload_that_fails_is_an_error_that_names_the_rank(gang, how, reloads_
     why = r"ended \(SIGKILL\) while it reloaded" if how == "it ends" else "no READY=1 within 9 s"
     with pytest.raises(SuperviseError, match=rf"rank 0 \(web 0\).*{why}"):
         reply.get(timeout=PATIENCE_S)
+
+
+def test_a_rank_without_reports_that_the_signal_ends_has_not_reloaded():
+    """Also if nothing else about the health of the ranks is of interest."""
+    role = Role(name="web", entrypoint="sleep", args={0: (1000,)}, reload_signal=signal.SIGHUP)
+    gang = Supervisor.start(name="g", roles=[role])
+    try:
+        gang.ask(Start())
+        with pytest.raises(SuperviseError, match=r"rank 0 \(web 0\) ended \(SIGHUP\) while it reloaded"):
+            gang.ask(Reload(), timeout=PATIENCE_S)
+        assert gang.ask(Wait(), timeout=PATIENCE_S).ends[0].exitcode == -signal.SIGHUP
+    finally:
+        gang.stop()

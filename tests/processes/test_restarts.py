@@ -17,6 +17,7 @@ from supervise import (
     GangRestarting,
     GangStarted,
     RestartPolicy,
+    RestartRanks,
     Role,
     SpecError,
     Start,
@@ -292,3 +293,37 @@ def test_a_fork_server_that_was_killed_between_attempts_is_replaced_where_sigchl
             gang.close()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+HERE = ("-c", 'pwd >> "$OUT"; exec sleep 1000')
+
+
+@pytest.mark.parametrize(("cwd", "program"), [(None, "sh"), ("below", "sh"), (None, "./shell"), ("below", "../shell")])
+def test_later_lives_begin_in_the_folder_of_the_first_one(tmp_path, monkeypatch, cwd, program):
+    """Although the host is in another folder meanwhile."""
+    home, out = tmp_path / "home", tmp_path / "out"
+    (home / "below").mkdir(parents=True)
+    (home / "shell").symlink_to("/bin/sh")
+    os.mkfifo(out)
+    monkeypatch.chdir(home)
+    gang = Supervisor.start(
+        name="moved",
+        entrypoint=program,
+        args={0: HERE},
+        envs={0: {"OUT": str(out)}},
+        cwd=cwd,
+        restart_policy=AT_ONCE,
+        strategy="one_for_one",
+    )
+    try:
+        start = gang.ask(Start(), block=False)
+        with out.open() as said:
+            first = said.readline()
+        start.get(timeout=PATIENCE_S)
+        monkeypatch.chdir("/")
+        again = gang.ask(RestartRanks({0}), block=False)
+        with out.open() as said:
+            assert said.readline() == first == f"{home / (cwd or '')}\n"
+        assert again.get(timeout=PATIENCE_S).keys() == {0}
+    finally:
+        gang.stop()

@@ -54,6 +54,8 @@ def test_ranks_that_are_missing_or_too_many_are_named():
         validate_full_rank({0: "", 2: ""}, 2, "args")
     assert isinstance(caught.value, SpecError)
     assert str(caught.value) == "args, local rank mapping mismatch, expected: {0, 1}, actual: {0, 2}"
+    with pytest.raises(SpecError, match=r"expected: \{0\}, actual: \{0\.0\}"):
+        validate_full_rank({0.0: ()}, 1, "args")  # type: ignore[dict-item]
 
 
 def test_the_layout_is_pytorchs(tmp_path):

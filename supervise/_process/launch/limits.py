@@ -25,6 +25,9 @@ _BELL = 1
 With a fork server, the thread also duplicates that of the reports.
 """
 
+_READ = 1 if platform.INOTIFY else 2
+"""Descriptors for each log file that the host reads: without inotify, one more watches it."""
+
 _STREAMS = 2
 _LATER = 40
 """Descriptors, independent of the number of ranks, that the host opens between the first check and the last."""
@@ -101,7 +104,7 @@ def opened_later(nprocs: int, *, filters: int, more: int = 0) -> int:
         filters: Number of filtered files, for each of which the host reads a log of each rank again.
         more: Number of further descriptors for each rank.
     """
-    return _LATER + nprocs * (_STREAMS + filters + more)
+    return _LATER + nprocs * (_READ * (_STREAMS + filters) + more)
 
 
 def check_open_files(nprocs: int, *, each: int, shown: int, later: int = 0) -> int:
@@ -124,7 +127,7 @@ def check_open_files(nprocs: int, *, each: int, shown: int, later: int = 0) -> i
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     except OSError:  # a sandbox refuses prlimit64
         soft = hard = resource.RLIM_INFINITY
-    needed = nprocs * each + shown + _open_now() + _SPARE
+    needed = nprocs * each + _READ * shown + _open_now() + _SPARE
     most = sys.maxsize if soft == resource.RLIM_INFINITY else soft
     if needed > most:
         raised = hard == resource.RLIM_INFINITY or needed <= hard
