@@ -172,18 +172,20 @@ def address_of(text: str) -> tuple[str, int] | str:
     """Return the host and the port of ``tcp:[HOST:]PORT``, or the path of ``unix:PATH``.
 
     Raises:
-        SpecError: The text is neither; it has the accepted forms.
+        SpecError: The text is neither; it has the accepted forms. An abstract name is refused, because every user of
+            the machine can take it between two runs.
     """
     kind, _, rest = text.partition(":")
     fits = 0 < len(os.fsencode(rest)) < _LONGEST_PATH
-    if kind == "unix" and fits and "\0" not in rest and "${" not in rest and rest[-1] != "/":
-        return rest
+    if kind == "unix" and fits and "\0" not in rest and "${" not in rest and rest[-1] != "/" and rest[0] != "@":
+        return os.path.normpath(rest)
     host, colon, port = rest.rpartition(":")
     bare = host[1:-1] if host[:1] + host[-1:] == "[]" else "" if {":", "/"} & {*host} else host
     if kind == "tcp" and port.isascii() and port.isdigit() and int(port[:6]) < 1 << 16 and (bare or not colon):
         return bare or "127.0.0.1", int(port)
     such = f"tcp:HOST:PORT, such as tcp:127.0.0.1:8000, or unix:PATH, of less than {_LONGEST_PATH} bytes"
     why = "; it has no variables, because the ranks share it" if "${" in text else ""
+    why = "; an abstract name is for probes" if rest[:1] == "@" else why
     raise SpecError(f"{shown(text)} is not an address{why}; give {such}")
 
 

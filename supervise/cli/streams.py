@@ -41,7 +41,7 @@ def refusal(error: BaseException, log_dir: str | None) -> str:
 # The standard streams of the command: those that are closed, and a stdout that takes no output
 
 
-_FAILED = 1
+_FAILED, _WRONG_USAGE = 1, 2
 _NO_READER = 141
 
 
@@ -117,14 +117,14 @@ def failed(command: str, error: OSError, *, of_stdout: bool = False) -> int:
     of_stdout = _discard_stdout() or of_stdout or hasattr(error, "of_stdout")
     if isinstance(error, BrokenPipeError):
         return _NO_READER
-    text = complaint(error)
+    text, code = complaint(error), _FAILED
     if of_stdout:
         text = f"cannot write to stdout: {text}"
     elif isinstance(error, FileNotFoundError) and error.filename is None:
-        text = "the working directory of this process has been deleted; go to another one first"
+        text, code = "the working directory of this process has been deleted; go to another one first", _WRONG_USAGE
     with suppress(OSError):
         print(f"supervise{' ' if command else ''}{command}: {text}", file=sys.stderr)
-    return _FAILED
+    return code
 
 
 def _discard_stdout() -> bool:

@@ -265,6 +265,12 @@ def test_torchruns_words_for_one_node_change_nothing(supervise: Command, words: 
         (["--log-dir", os.devnull, "-t", "3", "true"], "--tee needs files, and --log-dir /dev/null keeps none"),
         (["--log-dir", os.devnull, "-r", "0:1", "true"], "--redirects needs files, and --log-dir /dev/null keeps"),
         (["--log-dir", os.devnull, "--local-ranks-filter", "0", "--", "true"], "--local-ranks-filter needs files"),
+        (["--log-dir", os.devnull, "--output-timeout", "1", "true"], "--output-timeout needs files, and --log-dir"),
+        (["-t", "0", "--output-timeout", "1", "true"], "--output-timeout needs files, and -t and -r name no stream"),
+        (["-t", "0", "--duplicate-stdout-filters", "a", "true"], "--duplicate-stdout-filters needs files, and -t and"),
+        (["-t", "0", "--log-max-bytes", "64K", "true"], "--log-max-bytes needs files, and -t and -r name no stream"),
+        (["-t", "0", "--log-line-prefix", "a", "true"], "--log-line-prefix needs files, and -t and -r name no stream"),
+        (["--listen", "unix:@a", "true"], "'unix:@a' is not an address; an abstract name is for probes; give tcp:HOST"),
     ],
 )
 def test_2_for_wrong_usage(supervise: Command, words: list[str], told: str):

@@ -144,10 +144,19 @@ def test_a_port_or_a_dotenv_that_is_not_valid_is_refused(supervise: Command, tmp
         2,
         "supervise run: PORT: 'http' is not a port; give a number from 1 to 65535",
     )
+    (tmp_path / "Procfile").write_text("a: true\nb: true")
+    done = supervise.refused("check", "Procfile", PORT="65500")
+    assert (done.returncode, "Procfile: b: its PORT would be 65600, 100 above that" in done.stderr) == (2, True)
     (tmp_path / ".env").write_text("A B")
     done = supervise.refused("check", "Procfile")
     assert done.returncode == 2
     assert "'.env', line 1: 'A B' is not NAME=VALUE; --env-file none leaves the file out" in done.stderr
+
+
+def test_the_name_of_a_gang_file_need_not_be_text(supervise: Command, tmp_path: Path):
+    (tmp_path / "b\udcff.toml").write_text("[roles.a]\ncommand = ['echo', 'ran']")
+    done = supervise.run("--file", "b\udcff.toml")
+    assert (done.returncode, "ran" in done.stdout) == (0, True)
 
 
 def test_files_of_variables_of_the_gang_and_of_a_role(supervise: Command, tmp_path: Path):

@@ -229,7 +229,7 @@ def test_a_deleted_working_directory_is_no_error_of_stdout(supervise: Command, w
     assert "Traceback" not in done.stderr
     if "gang.toml" in words:
         assert "the working directory of this process has been deleted" in done.stderr
-        assert done.returncode == 1
+        assert done.returncode == 2
     elif words[0] in ("ls", "show", "logs", "clean", "wait", "run"):
         assert done.returncode == 0, done.stderr
     if "pwd" in words:

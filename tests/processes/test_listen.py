@@ -254,6 +254,10 @@ def test_an_address_belongs_to_one_role(again: str, no_launch: None):
         start_processes("gang", roles=[role("a", "tcp:127.0.0.1:7", again)])
     with pytest.raises(SpecError, match=f"role 'b': listen: '{again}' is an address of role 'a', too; give each"):
         start_processes("gang", roles=[role("a", "tcp:127.0.0.1:7"), role("b", again)])
+    with pytest.raises(
+        SpecError, match=r"role 'b': listen: 'unix:\./a/\.\./b' is an address of role 'a', too; give each"
+    ):
+        start_processes("gang", roles=[role("a", "unix:b"), role("b", "unix:./a/../b")])
 
 
 def test_each_port_zero_is_a_free_port_of_its_own(tmp_path: Path):

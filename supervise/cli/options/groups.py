@@ -471,8 +471,7 @@ def check_output(parser: argparse.ArgumentParser, found: argparse.Namespace, npr
     ):
         if beyond := sorted(rank for rank in ranks if rank >= nproc):
             parser.error(f"{option} names rank {beyond[0]}; with -n {nproc} the ranks are {values.span(nproc)}")
-    if found.log_dir == os.devnull:
-        _check_fileless(parser, found)
+    _check_fileless(parser, found, nproc)
     if found.no_prefix and found.log_line_prefix is not None:
         parser.error("--no-prefix shows lines without a prefix; omit it or --log-line-prefix")
     source, template = template_of(found)
@@ -494,23 +493,25 @@ def template_of(found: argparse.Namespace) -> tuple[str, str | None]:
     return TEMPLATE_VARIABLE, os.environ.get(TEMPLATE_VARIABLE) or None
 
 
-def _check_fileless(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
-    """Refuse options that need log files, because `--log-dir /dev/null` has none."""
-    for option, value in (
-        ("--redirects", found.redirects),
-        ("--tee", found.tee),
-        ("--local-ranks-filter", found.local_ranks_filter),
-        ("--merge", found.merge),
-        ("--log-max-bytes", found.log_max_bytes),
-        ("--log-line-prefix", found.log_line_prefix),
-        ("--duplicate-stdout-filters", found.duplicate_stdout_filters),
-        ("--duplicate-stderr-filters", found.duplicate_stderr_filters),
+def _check_fileless(parser: argparse.ArgumentParser, found: argparse.Namespace, nproc: int) -> None:
+    """Refuse options that need log files, if there are none: by `--log-dir /dev/null`, or by `-t` and `-r`."""
+    redirects, tee = streams(found.redirects, found.tee, nproc)
+    fileless = not any(redirects[rank] | tee[rank] for rank in range(nproc))
+    why = f"--log-dir {os.devnull} keeps none" if found.log_dir == os.devnull else "-t and -r name no stream"
+    for option, value, of_streams in (
+        ("--redirects", found.redirects, True),
+        ("--tee", found.tee, True),
+        ("--local-ranks-filter", found.local_ranks_filter, True),
+        ("--merge", found.merge, True),
+        ("--log-max-bytes", found.log_max_bytes, False),
+        ("--log-line-prefix", found.log_line_prefix, False),
+        ("--duplicate-stdout-filters", found.duplicate_stdout_filters, False),
+        ("--duplicate-stderr-filters", found.duplicate_stderr_filters, False),
+        ("--output-timeout", found.output_timeout, False),
     ):
-        if any(value.values()) if isinstance(value, dict) else value:
-            parser.error(
-                f"{option} needs files, and --log-dir {os.devnull} keeps none: ranks inherit both streams;"
-                " omit one of them"
-            )
+        given = any(value.values()) if isinstance(value, dict) else value
+        if given and (found.log_dir == os.devnull or (fileless and not of_streams)):
+            parser.error(f"{option} needs files, and {why}: ranks inherit both streams; omit one of them")
 
 
 def _check_merge(parser: argparse.ArgumentParser, found: argparse.Namespace, nproc: int) -> None:

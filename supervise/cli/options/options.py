@@ -196,7 +196,7 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
         stop_signal=found.stop_signal,
         stopping_signals=found.signals_to_handle,
         run_id=found.run_id or (found.rdzv_id if found.rdzv_id != "none" else None),
-        role=found.role or (groups.ROLE if found.file is None else stem(found.file.path)),
+        role=found.role or (groups.ROLE if found.file is None else _printable(stem(found.file.path))),
         prefix=not found.no_prefix,
         line_prefix=groups.template_of(found)[1],
         color=found.color,
@@ -237,4 +237,9 @@ def title(options: Options) -> str:
     else:
         [part] = options.parts
         name = part.program if part.module else stem(part.program)
-    return one_line(name).encode(errors="replace")[:_LONGEST_TITLE].decode(errors="ignore") or "run"
+    return _printable(name).encode()[:_LONGEST_TITLE].decode(errors="ignore") or "run"
+
+
+def _printable(name: str) -> str:
+    """Return the name of a file as text: what is not UTF-8 becomes a question mark."""
+    return one_line(name).encode(errors="replace").decode()
