@@ -176,3 +176,15 @@ def test_the_command_shows_lines_in_order_and_as_json(supervise: Command, tmp_pa
     whose = {"local_rank": 1, "role": "trainer", "role_rank": 1, "attempt": 0}
     assert first == whose | {"schema_version": 1, "log_iostream": "stderr", "line": "1err 00"}
     assert len(done.stdout.splitlines()) == LINES
+
+
+def test_a_last_line_without_a_newline_has_its_place_in_time(tmp_path: Path) -> None:
+    """A rank that wrote it long before the others ended did not write it last."""
+    begins: dict[str, float] = {"0/stderr": 0, "1/stdout": 20}
+    run = a_run(tmp_path / "run", begins, samples=[sampled(begins, second) for second in range(31)])
+    log = tmp_path / "run/attempt_0/0/stderr.log"
+    log.write_text("open")
+    os.utime(log, (BEGIN_S + 10, BEGIN_S + 10))
+    reader = LogLines(LogTimes(run), None)
+    lines = [line for block in reader.look(logs_of(run), BEGIN_S + 40, last=True) for line in block.lines]
+    assert (lines[0], len(lines), [*reader.rests()]) == (b"open", LINES + 1, [])

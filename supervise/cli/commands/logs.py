@@ -57,6 +57,10 @@ Knot = tuple[float, int]
 _size_of = itemgetter(1)
 
 
+_TICK_S = 0.01
+"""The longest step of the kernel's clock for files. A line without an end comes after the other lines of its step."""
+
+
 class Log(NamedTuple):
     """A log file of one life of a rank."""
 
@@ -154,7 +158,7 @@ class LogLines:
         self._past: set[Log] = set()
         """Logs of replaced lives, which were read to their end."""
 
-    def look(self, logs: Iterable[Log], now_s: float) -> Iterator[Block]:
+    def look(self, logs: Iterable[Log], now_s: float, *, last: bool = False) -> Iterator[Block]:
         """Return the lines that were written since the last call, in the order of time.
 
         All lines of a life of a rank come before those of its next life.
@@ -163,6 +167,7 @@ class LogLines:
             logs: The logs, those of an earlier life of a rank before those of a later one; new ones may appear in every
                 call. The processes of a life have ended when the next life has logs.
             now_s: The time, in seconds since the epoch.
+            last: Whether this is the last call. Then a last line without a newline is among the others.
         """
         found = []
         lives: dict[int, dict[int, list[Log]]] = {}
@@ -186,7 +191,7 @@ class LogLines:
                     self._places[log.path] = now_s, place
         self._after_s = None
         piece_bytes = max(_LEAST_PIECE_BYTES, _PIECE_BYTES * _MANY // max(_MANY, len(found)))
-        blocks = {log: self._blocks(log, knots, piece_bytes) for log, knots in found}
+        blocks = {log: self._blocks(log, knots, piece_bytes, last=last) for log, knots in found}
         yield from heapq.merge(*(self._of_rank([*each.values()], blocks) for each in lives.values()))
         for log, knots in found:
             self._places[log.path] = now_s, knots[-1][1]
@@ -203,7 +208,7 @@ class LogLines:
                 yield from (Block(at_s, log.rank, log.stream, log, [rest], inf) for log, rest in self._take_rests(life))
 
     def rests(self) -> Iterator[tuple[Log, float, bytes]]:
-        """Return the last line of each log that does not end in a newline, and its time. Call this method once."""
+        """Return the last line without a newline of each log that has not grown until the last look, and its time."""
         return ((log, self._written_s[log], rest) for log, rest in self._take_rests(sorted(self._rests)))
 
     def _take_rests(self, logs: Iterable[Log]) -> Iterator[tuple[Log, bytes]]:
@@ -219,7 +224,7 @@ class LogLines:
             begin -= 1  # the byte before shows whether a line begins here
         self._places[log.path] = knots[0][0], begin
 
-    def _blocks(self, log: Log, knots: list[Knot], piece_bytes: int) -> Iterator[Block]:
+    def _blocks(self, log: Log, knots: list[Knot], piece_bytes: int, *, last: bool) -> Iterator[Block]:
         place, end = self._places[log.path][1], knots[-1][1]
         while place < end:
             try:
@@ -241,6 +246,9 @@ class LogLines:
                 lines, rest = [*lines, rest], b""
             self._rests[log] = rest
             yield from _timed(log, lines, knots, place - len(rest))
+        if last:
+            for _, rest in self._take_rests([log]):
+                yield Block(knots[-1][0] + _TICK_S, log.rank, log.stream, log, [rest], 0.0)
 
 
 def _timed(log: Log, lines: list[bytes], knots: list[Knot], end: int) -> Iterator[Block]:
@@ -310,7 +318,7 @@ def logs(words: Sequence[str]) -> int:
     write = _json(run) if found.json else _plain(run, found, separated=separated)
     while True:
         going_on = found.follow and run.is_running()  # before the read, so that all output up to the end is shown
-        for block in lines.look(_wanted(run, found), time.time()):
+        for block in lines.look(_wanted(run, found), time.time(), last=not going_on):
             write(block.log, block.at_s, block.within_s, block.lines)
         if not going_on:
             for log, at_s, rest in lines.rests():
