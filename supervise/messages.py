@@ -196,7 +196,11 @@ class Stacks(Ask["dict[int, RankStacks]"]):
 
 @record
 class Subscribe(Ask["None"]):
-    """Send lifecycle messages to `ref`: first those of the current life of each rank, then each new one."""
+    """Send lifecycle messages to `ref`: first those of the current life of each rank, then each new one.
+
+    Raises:
+        SpecError: `ref` is not an actor, or is a Supervisor, which would take them for reports of its own ranks.
+    """
 
     ref: pykka.ActorRef[Any]
 

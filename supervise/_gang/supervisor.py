@@ -157,7 +157,7 @@ class Supervisor(GangShell):
             duplicate_stderr_filters: The same for stderr.
             log_max_bytes: Number of the newest bytes of each log that stay on the disk, at least 65536; None for all.
             grace: Seconds from the first signal to SIGKILL, in every stop.
-            cwd: Working directory of the ranks; None for that of this process.
+            cwd: Working directory of the ranks; None for that of this process at the start of the gang, in every life.
             listen: Addresses (``tcp:[HOST:]PORT``, ``unix:PATH``) of sockets that the ranks share from descriptor 3 on.
                 The gang binds them before the first start, keeps them across restarts, and closes them at its end.
             timeout: Seconds from the start after which the gang is stopped, with the outcome ``timed_out``.

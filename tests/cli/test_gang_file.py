@@ -147,6 +147,12 @@ def test_a_port_or_a_dotenv_that_is_not_valid_is_refused(supervise: Command, tmp
     (tmp_path / "Procfile").write_text("a: true\nb: true")
     done = supervise.refused("check", "Procfile", PORT="65500")
     assert (done.returncode, "Procfile: b: its PORT would be 65600, 100 above that" in done.stderr) == (2, True)
+    (tmp_path / ".env").write_text("RANK=3")
+    done = supervise.refused("check", "Procfile")
+    assert "'.env': supervise sets RANK in each rank; omit it; --env-file none leaves the file out" in done.stderr
+    (tmp_path / "g.toml").write_text("[roles.a]\ncommand = 'true'\nenv = { RANK = '1' }")
+    done = supervise.refused("check", "--env-file", "none", "g.toml")
+    assert "g.toml: role 'a': supervise sets RANK in each rank; omit it" in done.stderr
     (tmp_path / ".env").write_text("A B")
     done = supervise.refused("check", "Procfile")
     assert done.returncode == 2

@@ -198,7 +198,7 @@ def parts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> tuple[P
             parser.error(str(error))
         for part in made:
             part.env |= dict(found.own_env)
-            _check_names(parser, part.env)
+            _check_names(parser, part.env, f"{found.file.path}: role {part.role!r}: ")
         return made
     if not command:
         parser.error("PROGRAM is missing; for example: supervise run -n 4 train.py")
@@ -274,6 +274,7 @@ def _environment(parser: argparse.ArgumentParser, found: argparse.Namespace) -> 
         except argparse.ArgumentTypeError as error:
             parser.error(f"{error}; --env-file none leaves the file out")
         found.notes = [*found.notes, f"the ranks get the variables of {path}; --env-file none leaves them out"]
+        _check_names(parser, files[0] or (), f"{path!r}: ", "; --env-file none leaves the file out")
     for variables in files:
         given = {} if variables is None else given | variables
     given |= dict(found.env)
@@ -281,12 +282,14 @@ def _environment(parser: argparse.ArgumentParser, found: argparse.Namespace) -> 
     return given
 
 
-def _check_names(parser: argparse.ArgumentParser, given: Iterable[str]) -> None:
-    """Refuse variables that supervise sets itself."""
+def _check_names(parser: argparse.ArgumentParser, given: Iterable[str], where: str = "", more: str = "") -> None:
+    """Refuse variables that supervise sets itself. `where` has them, and `more` is what to do about it."""
     for name in given:
         if name in _OF_SUPERVISE:
             option = _OF_SUPERVISE[name]
-            parser.error(f"supervise sets {name} in each rank; {f'give {option}' if option else 'omit it'}")
+            parser.error(
+                f"{where}supervise sets {name} in each rank; {f'give {option}' if option else 'omit it'}{more}"
+            )
 
 
 def _gang_file(path: str) -> GangFile:
