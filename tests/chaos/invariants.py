@@ -92,9 +92,13 @@ def _has_started(case: Case) -> bool:
     return any(event["event"] == "supervise.gang.started" for event in case.events)
 
 
-def _leaves_writers(case: Case) -> bool:
-    """Whether what a rank leaves behind may write to a stream that shows it, and that takes nothing more."""
-    return any(script.name == "busy_orphan" for script in case.spec.ranks)
+def _may_leave_children(case: Case) -> bool:
+    """Whether a rank may leave processes behind, whose output is shown until they have ended, also after the end.
+
+    On a busy machine, the children of a shell may end some time after it, although SIGKILL was sent to both.
+    """
+    shells = scripts.WITH_CHILDREN if case.spec.kind == "binary" else {"busy_orphan"}
+    return any(script.name in shells for script in case.spec.ranks)
 
 
 def _events(case: Case) -> Iterator[str]:
@@ -110,7 +114,7 @@ def _events(case: Case) -> Iterator[str]:
         yield f"gang.finished {names.count('gang.finished')} times: {names}"
     else:
         after = events[names.index("gang.finished") + 1 :]
-        allowed = _AFTER_THE_END | ({"supervise.log.failed"} if _leaves_writers(case) else set())
+        allowed = _AFTER_THE_END | ({"supervise.log.failed"} if _may_leave_children(case) else set())
         if late := [event["event"] for event in after if event["event"] not in allowed]:
             yield f"after gang.finished came {late}"
     told = Counter((event["event"].rpartition(".")[2], event["attempt"], event.get("local_rank")) for event in events)

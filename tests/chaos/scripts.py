@@ -42,6 +42,8 @@ SHELL = {
     "raise": "echo raised >&2; exit 1",
     "unready": "exec sleep 1000",
 }
+WITH_CHILDREN = frozenset({"deaf", "flood", "late", "write_fail", "orphan", "deaf_orphan", "busy_orphan", "runaway"})
+"""Scripts whose shell has a child process for a while."""
 NUMBERS = {
     "exit": (0, 0, 1, 3, 77),
     "late": (0, 0, 1, 3),
