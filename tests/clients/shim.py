@@ -53,6 +53,9 @@ def _report(path, pid, threads):
     agent = importlib.import_module("torch.distributed.elastic.agent.server.local_elastic_agent")
     folder = str(Path(sys.modules["torch.distributed.elastic"].__file__).parent / "multiprocessing")
     files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+    for thread in threading.enumerate():
+        if thread.name == "supervise-inotify":  # a close does not wait for the kernel, which takes up to 20 ms
+            thread.join(20)
     seen = {
         "start_processes": agent.start_processes.__module__,
         "contexts": agent.PContext.__module__,
