@@ -178,7 +178,7 @@ def address_of(text: str) -> tuple[str, int] | str:
     kind, _, rest = text.partition(":")
     fits = 0 < len(os.fsencode(rest)) < _LONGEST_PATH
     if kind == "unix" and fits and "\0" not in rest and "${" not in rest and rest[-1] != "/" and rest[0] != "@":
-        return os.path.normpath(rest)
+        return rest
     host, colon, port = rest.rpartition(":")
     bare = host[1:-1] if host[:1] + host[-1:] == "[]" else "" if {":", "/"} & {*host} else host
     if kind == "tcp" and port.isascii() and port.isdigit() and int(port[:6]) < 1 << 16 and (bare or not colon):

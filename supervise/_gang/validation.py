@@ -251,7 +251,7 @@ def _check_addresses(parts: Iterable[RankSpec]) -> None:
                 why = "other files of this process may have the descriptors from 3 on; use 'spawn'"
                 raise SpecError(f"listen is not possible with start_method {part.start_method!r}, because {why}")
             for text in part.listen:
-                address = address_of(text)
+                address = _place(text, part.cwd)
                 if address[1:] == (0,):  # a free port, another one each time
                     continue
                 if (owner := owners.setdefault(address, part.name)) != part.name:
@@ -259,8 +259,14 @@ def _check_addresses(parts: Iterable[RankSpec]) -> None:
                         f"listen: {text!r} is an address of role {owner!r}, too; give each address to one role, in a"
                         " file below its [roles.NAME]"
                     )
-                if [address_of(each) for each in part.listen].count(address) > 1:
+                if [_place(each, part.cwd) for each in part.listen].count(address) > 1:
                     raise SpecError(f"listen: {text!r} is given twice; remove one of the two")
+
+
+def _place(text: str, cwd: str | None) -> tuple[str, int] | str:
+    """Return the address, with a path that is the same for each spelling. A relative path is below `cwd`."""
+    address = address_of(text)
+    return os.path.realpath(os.path.join(cwd or "", address)) if isinstance(address, str) else address
 
 
 def _needs_sockets(found: Mapping[str, Any], parts: Iterable[RankSpec]) -> bool:

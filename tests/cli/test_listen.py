@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -123,3 +124,18 @@ def test_sockets_and_hosts_of_an_engine_exclude_each_other(supervise: Command):
     done = supervise.refused("run", "--engine", "ray", "--listen", "tcp:1", "true")
     assert done.returncode == 2
     assert "--listen and --engine ray exclude each other" in done.stderr
+
+
+def test_a_relative_path_is_one_socket_for_each_folder(supervise: Command, tmp_path: Path):
+    """Two roles may have the same words, and a link and `..` lead elsewhere than the words say."""
+    for name in ("a", "b"):
+        (tmp_path / name / "below").mkdir(parents=True)
+    (tmp_path / "a" / "link").symlink_to(tmp_path / "b" / "below")
+    roles = {"one": ("a", "unix:x"), "two": ("b", "unix:y"), "three": ("a", "unix:y")}
+    text = "".join(
+        f"[roles.{name}]\ncommand = 'true'\ncwd = '{cwd}'\nlisten = ['{at}']\n" for name, (cwd, at) in roles.items()
+    )
+    (tmp_path / "g.toml").write_text(text)
+    assert supervise.supervise("check", "g.toml").returncode == 0
+    (tmp_path / "g.toml").write_text(text.replace("unix:x", "unix:link/../y"))
+    assert "is an address of role 'one', too" in supervise.supervise("check", "g.toml").stderr

@@ -93,7 +93,6 @@ _WAYS = {"module": True, "run-path": True, "python": False}
 """The keys of a role, with their values, that say how its program runs. They exclude each other."""
 _PORTS = 100
 """Distance between the ports of two processes of a Procfile, as with foreman."""
-_LARGEST_PORT = 65535
 _NOT_IN_FILES = frozenset(
     ("nproc-per-node", "module", "no-python", "run-path", "role", "file", "help", "cwd", "env", "dry-run")
 )
@@ -290,10 +289,10 @@ class GangFile:
                 raise self._error(f"roles.{name}: it has the name of rank {rank} of role {role!r}; rename one of them")
         for number, part in enumerate(made.values()):
             part.port = None if port is None else port + _PORTS * number
-            if part.port is not None and part.port > _LARGEST_PORT:
+            if part.port is not None and part.port > values.LARGEST_PORT:
                 raise self._error(
                     f"{part.role}: its PORT would be {part.port}, {_PORTS} above that of the process before, and the"
-                    f" largest port is {_LARGEST_PORT}; give a smaller PORT to the first process"
+                    f" largest port is {values.LARGEST_PORT}; give a smaller PORT to the first process"
                 )
         return self._selected(made, words)
 

@@ -371,7 +371,6 @@ def check_stdin(parser: argparse.ArgumentParser, found: argparse.Namespace, part
 
 _PORT = 29500
 """Torchrun's port of rank 0 for several hosts."""
-_LARGEST_PORT = 65535
 
 
 def hosts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
@@ -447,8 +446,8 @@ def _host_count(text: str) -> int:
 
 
 def _port(text: str) -> str:
-    if not values.is_count(text) or not 0 < int(text) <= _LARGEST_PORT:
-        _refuse(f"{text!r} is not a port; give a number from 1 to {_LARGEST_PORT}")
+    if not values.is_count(text) or not 0 < int(text) <= values.LARGEST_PORT:
+        _refuse(f"{text!r} is not a port; give a number from 1 to {values.LARGEST_PORT}")
     return text
 
 

@@ -241,5 +241,5 @@ def title(options: Options) -> str:
 
 
 def _printable(name: str) -> str:
-    """Return the name of a file as text: what is not UTF-8 becomes a question mark."""
+    """Return the name of a file as text. A question mark replaces each byte that is not UTF-8."""
     return one_line(name).encode(errors="replace").decode()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from supervise.logs import Std
 
 
+LARGEST_PORT = 65535
 _MOST_DIGITS = 18
 _MOST_RANKS = 1 << 16
 """The number of ranks of a gang whose roles are not known."""
