@@ -11,7 +11,9 @@ from types import SimpleNamespace
 import pykka
 import pytest
 
+from supervise import Signal, Start, Status
 from supervise.cli.run.rank_stdin import JobControl
+from supervise.testing import FakeGang, FakeLauncher
 from tests.cli.command import Command
 from tests.cli.shell import PROMPT, RUN, Shell, shell
 from tests.patience import PATIENCE_S
@@ -170,15 +172,38 @@ def test_supervise_suspends_itself_after_its_ranks_on_a_machine_that_stood_still
         def __init__(self, message: object) -> None:
             self._message = message
 
-        def get(self, timeout: float) -> None:
+        def get(self, timeout: float) -> object:
             if timeout < 3:
                 raise pykka.Timeout
             order.append(getattr(self._message, "sig", "sent"))
+            return frozenset() if isinstance(self._message, Signal) else SimpleNamespace(running=frozenset())
 
     monkeypatch.setattr("supervise.cli.run.rank_stdin.os.kill", lambda _, sig: order.append(sig))
     stdin, console = SimpleNamespace(terminal=None), SimpleNamespace(clear=list)
     JobControl(stdin, console, Late).suspend(signal.SIGTSTP)  # type: ignore[arg-type]
     assert order == [signal.SIGSTOP, "sent", signal.SIGTSTP, signal.SIGCONT, "sent"]
+
+
+def test_ranks_that_start_meanwhile_are_suspended_too(monkeypatch: pytest.MonkeyPatch):
+    """A signal reaches no rank before its start is reported, and a start goes on until supervise itself stops."""
+    suspended: set[int] = set()
+    with FakeGang(4, launchers={rank: FakeLauncher(held=True) for rank in (1, 2)}) as gang:
+
+        def ask(message: object) -> object:
+            if isinstance(message, Status):  # the first one follows the first signal
+                for rank in (1, 2):
+                    gang.launchers[rank].release()
+            return gang.supervisor.ask(message, block=False)
+
+        def stops(_pid: int, _sig: int) -> None:
+            suspended.update(rank for rank, process in gang.processes.items() if signal.SIGSTOP in process.signals)
+
+        monkeypatch.setattr("supervise.cli.run.rank_stdin.os.kill", stops)
+        gang.supervisor.ask(Start(), block=False)
+        assert gang.launchers[1].asked.wait(PATIENCE_S)
+        stdin, console = SimpleNamespace(terminal=None), SimpleNamespace(clear=list)
+        JobControl(stdin, console, ask).suspend(signal.SIGTSTP)  # type: ignore[arg-type]
+    assert suspended == {0, 1, 2, 3}
 
 
 def test_sigtstp_without_a_terminal_suspends_the_ranks(supervise: Command):

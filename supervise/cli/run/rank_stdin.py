@@ -330,7 +330,7 @@ class JobControl:
             waiting: The process group that gets the foreground if supervise has the foreground afterwards; None: the
                 group that has it now.
         """
-        self._tell(SIGSTOP)
+        self._suspend_ranks()
         self._console.clear()
         if self._terminal is not None:
             waiting = self._terminal.forget() or waiting
@@ -341,8 +341,21 @@ class JobControl:
             self._terminal.give(waiting)
         self._tell(SIGCONT)
 
-    def _tell(self, sig: Signals, ranks: frozenset[int] | None = None) -> None:
-        """Signal the process groups of running ranks, and wait until the signals are sent."""
+    def _suspend_ranks(self) -> None:
+        """Suspend all ranks. A start in progress goes on, and no signal reaches a rank before its start is reported."""
+        deadline_s = time.monotonic() + _REPLY_S
+        reached, running = self._tell(SIGSTOP)
+        while (missed := running - reached) and time.monotonic() < deadline_s:
+            more, running = self._tell(SIGSTOP, missed)
+            reached |= more
+
+    def _tell(self, sig: Signals, ranks: frozenset[int] | None = None) -> tuple[frozenset[int], frozenset[int]]:
+        """Signal the process groups of running ranks, and wait until the signals are sent.
+
+        Return the ranks that were reached, and all ranks that now run or start.
+        """
+        reached = running = frozenset[int]()
         with suppress(pykka.ActorDeadError, pykka.Timeout, SuperviseError):
-            self._ask(say.Signal(sig=sig, ranks=ranks, group=True)).get(timeout=_REPLY_S)
-            self._ask(say.Poll()).get(timeout=_REPLY_S)  # the Supervisor's orders to the Workers precede this reply
+            reached = self._ask(say.Signal(sig=sig, ranks=ranks, group=True)).get(timeout=_REPLY_S)
+            running = self._ask(say.Status()).get(timeout=_REPLY_S).running  # after the orders to the Workers
+        return reached, running
