@@ -99,14 +99,14 @@ class ControlClient:
             self._send(line, deadline_s)
         while True:
             reply = self._reply(deadline_s)
+            if reply.get("version") != VERSION:
+                raise ControlError("version", f"the server speaks version {reply.get('version')!r}, not {VERSION}")
             if reply.get("ok") is True and reply.get("id") == self._count and isinstance(reply.get("result"), dict):
                 result: dict[str, Any] = reply["result"]
                 return result
             error = reply.get("error")
             if reply.get("ok") is False and isinstance(error, dict):
-                raise ControlError(str(error.get("code")), str(error.get("message")))
-            if reply.get("version") != VERSION:
-                raise ControlError("version", f"the server speaks version {reply.get('version')!r}, not {VERSION}")
+                raise ControlError(str(error.get("code")), str(error.get("message") or "refused without a reason"))
 
     def until_closed(self, timeout_s: float | None) -> bool:
         """Wait until the server closes the connection; return whether that happened within `timeout_s` seconds."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from supervise._core.steps import Decision
 
 
-FAILED = "one of the ranks has ended, and it is not restarted"
+FAILED = "have ended, and are not restarted"
 
 
 # The escalation: the first signal, SIGKILL after the grace, the report of what survives
@@ -350,12 +350,11 @@ def answer(gang: Gang, ranks: Iterable[int], decision: Decision, kind: str) -> N
 
 
 def fail_asks(gang: Gang, ranks: Iterable[int], decision: Decision, why: str) -> None:
-    """Fail the pending requests for a restart of these ranks."""
-    keys = tuple([key for key, ask in gang.asks.items() if ask.kind == "restart" and not ask.pending.isdisjoint(ranks)])
-    for key in keys:
-        del gang.asks[key]
-    if keys:
-        decision.do(steps.FailAsks(keys=keys, why=why))
+    """Fail the pending requests for a restart of these ranks, which `why` tells something about."""
+    for key, ask in list(gang.asks.items()):
+        if ask.kind == "restart" and (lost := ask.pending.intersection(ranks)):
+            del gang.asks[key]
+            decision.do(steps.FailAsks(keys=(key,), why=f"ranks {sorted(lost)} {why}"))
 
 
 # The stop of the gang

@@ -398,7 +398,7 @@ def _next_attempt(gang: Gang, decision: Decision) -> None:
 # The requests to restart or to terminate ranks
 
 
-_TERMINATED = "a later request terminated one of the ranks"
+_TERMINATED = "were terminated by a later request"
 
 
 def _asked(gang: Gang, event: steps.RanksAsked, decision: Decision) -> None:

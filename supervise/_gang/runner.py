@@ -22,7 +22,7 @@ from supervise._gang.describe import EventEmitter, Signaled, build_result, rank_
 from supervise._gang.ranks import RankActors
 from supervise._gang.shutdown import CrashShutdown
 from supervise._gang.sweep import Sweep
-from supervise._gang.worker import Deliver, LookForStop, Release, ReportStuck
+from supervise._gang.worker import Deliver, LookForStop, Release, ReportStuck, SuspendedAsAsked
 from supervise._process.containment import cgroup
 from supervise._record import replace
 from supervise._runtime.future import Reply
@@ -458,10 +458,12 @@ class GangRunner:
         if event.group_left and spared is not None:  # the process has ended before those that it has started
             self.signal(frozenset({event.local_rank}), spared, self.gang.stop.reason or "")
 
-    def suspended(self, message: say.WorkerStopped) -> None:
-        """Note that a rank is suspended."""
-        if not self._halted:
-            self._suspended.add(message.local_rank)
+    def suspended(self, message: say.WorkerStopped | SuspendedAsAsked) -> None:
+        """Note that a rank is suspended; tell it, unless the caller has asked for it."""
+        if self._halted:
+            return
+        self._suspended.add(message.local_rank)
+        if isinstance(message, say.WorkerStopped):
             self.events.emit(message)
             self.subscribers.tell(message)
 

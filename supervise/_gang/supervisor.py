@@ -12,6 +12,7 @@ from supervise._core import steps
 from supervise._core.verdict import judge
 from supervise._gang import later_modules, shutdown
 from supervise._gang.asks import ActorDown, GangShell, MemberStopRequested, as_signal, checked_ranks, requested_ranks
+from supervise._gang.worker import SuspendedAsAsked
 from supervise._runtime.actor import LoopRef
 from supervise._runtime.future import Reply
 from supervise._settings import GRACE_S, Containment, KillMode, Strategy
@@ -391,7 +392,7 @@ class Supervisor(GangShell):
                 return self.reload(message.ranks)
             case say.Stacks():
                 return self.stacks(message.ranks)
-            case say.WorkerStopped():
+            case say.WorkerStopped() | SuspendedAsAsked():
                 return self._runner.suspended(message)
             case steps.PeersStopped():
                 return self._runner.excuse(message.ranks)

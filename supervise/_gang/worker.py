@@ -58,6 +58,12 @@ class LookForStop(Bare):
     """Report `WorkerStopped` if the rank's process was suspended since the last report. Supervisor -> Worker."""
 
 
+class SuspendedAsAsked(NamedTuple):
+    """A signal of the caller has suspended the rank's process, which is no event. Worker -> Supervisor."""
+
+    local_rank: int
+
+
 class ReportStuck(Bare):
     """Report `WorkerUnkillable` if a process has survived SIGKILL for the whole bounded wait. Supervisor -> Worker."""
 
@@ -466,12 +472,15 @@ class Worker(LoopActor):
         self._members = []
 
     def _look_for_stop(self) -> None:
-        """Report a suspension, unless a signal of the caller has caused it."""
+        """Report a suspension: `SuspendedAsAsked` if a signal of the caller has caused it."""
         if self._process is None or self._ended_ns is not None:
             return
         sig = self._process.stopped_by()
-        if sig is not None and sig != self._stop_sent:
-            self._owner.tell(say.WorkerStopped(local_rank=self._rank, pid=self._pid, sig=sig))
+        if sig is None:
+            return
+        asked, self._stop_sent = sig == self._stop_sent, None  # another program may cause the next suspension
+        said = say.WorkerStopped(local_rank=self._rank, pid=self._pid, sig=sig)
+        self._owner.tell(SuspendedAsAsked(self._rank) if asked else said)
 
     def _report_stuck(self) -> None:
         """Report a process that survived SIGKILL. None has if the loop could not run before the deadline."""

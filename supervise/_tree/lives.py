@@ -322,7 +322,8 @@ def end_error(name: str, tree: Tree, reasons: Mapping[str, Reason]) -> BaseExcep
     elif tree.outcome == "gave_up":
         window = "" if policy.within_s is None else f" within {policy.within_s:g} s"
         restarts = f"{policy.max_restarts} restart{'' if policy.max_restarts == 1 else 's'}"
-        msg = f"{name}: child {culprit!r} has failed, after {restarts}{window}"
+        how = "ended" if reasons.get(culprit) is None else "failed"
+        msg = f"{name}: child {culprit!r} has {how}, after {restarts}{window}"
         error = RestartLimitExceeded(msg, child_id=culprit)
     else:
         culprit = culprit or abandoned[0]
@@ -339,7 +340,7 @@ def as_error(child_id: str, reason: Reason) -> BaseException:
     what = {
         NOPROC: "was dead when its start function returned; if it has failed, the log of pykka has its exception",
         LOST: "was lost: a BaseException left its on_start",
-        None: "was stopped",
+        None: "has ended without a failure, and its restart kind is permanent",
     }[reason]
     return SuperviseError(f"child {child_id!r} {what}")
 
@@ -487,7 +488,7 @@ def _failure(child_id: str, result: RunProcsResult) -> BaseException | None:
     """Return the failure of a gang as an error; None if the gang succeeded or was closed."""
     if result.outcome in ("succeeded", "stopped"):
         return None
-    if result.failures:
+    if result.failures and result.outcome != "timed_out":  # those of a gang that has timed out were stopped
         return ChildFailedError(child_id, result.failures)
     return SuperviseError(f"{child_id}: the gang has {result.outcome.replace('_', ' ')}")
 

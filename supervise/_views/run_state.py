@@ -210,7 +210,7 @@ class Failure:
 class RankLives:
     """The lives of one rank."""
 
-    __slots__ = ("count", "lives", "waits")
+    __slots__ = ("caused", "count", "lives", "waits")
 
     def __init__(self, most: int | None) -> None:
         """Begin without a life. Keep at most `most` lives; None: keep all."""
@@ -220,6 +220,8 @@ class RankLives:
         """Number of processes, with those whose lives are not kept."""
         self.waits = False
         """Whether a restart was announced, and the next life has not begun."""
+        self.caused = False
+        """Whether the end of this rank alone has caused that restart."""
 
     @property
     def life(self) -> Life | None:
@@ -251,7 +253,7 @@ class RunState:
         self.restarts = 0
         """Number of restarts of all ranks, with the announced one."""
         self.single_restarts = 0
-        """Number of restarts that the end of one rank has caused, and that were not of all ranks."""
+        """Number of restarts that the end of one rank has caused, that were not of all ranks, and that have begun."""
         self.stacks: deque[Occurrence] = deque(maxlen=_MOST_STACKS)
         """The newest files of stacks, oldest first."""
         self.last = ""
@@ -277,9 +279,10 @@ class RunState:
         elif it.name in _OF_A_LIFE:
             self._of_life(it, it.rank, self._life(it, it.rank))
         elif it.name == "process.restarting":
-            self.of(it.rank).waits = True
+            known = self.of(it.rank)
+            known.waits = True
+            known.caused = known.caused or it.fields.get("end_role") == "root_cause"
             self.ended.discard(it.rank)
-            self.single_restarts += it.fields.get("end_role") == "root_cause"
         return it
 
     def fault(self, rank: int) -> str:
@@ -304,7 +307,8 @@ class RunState:
             life = Life(it, attempt)
             known.lives.append(life)
             known.count += it.name != "process.start_failed"
-            known.waits = False
+            self.single_restarts += known.caused
+            known.waits = known.caused = False
             self.ended.discard(rank)
             self.failed.pop(rank, None)
         return life
@@ -356,6 +360,9 @@ class RunState:
                 self.failed.clear()
                 for rank in self.ranks.keys() - {*it.fields.get("left_out", ())}:
                     self.ranks[rank].waits = True
+            case "gang.finished":
+                for known in self.ranks.values():
+                    known.waits = False  # a stop has canceled the restart
             case "gang.stacks" if it.fields.get("path"):
                 self.stacks.append(it)
             case _:

@@ -316,7 +316,12 @@ def test_s4_a_gang_file_has_the_containment_of_a_role(supervise: Command, top: s
 
 WRONG = {
     "": "it has no roles; give at least one table, such as [roles.trainer] with a command",
-    "roles = 3": "it has no roles",
+    "roles = 3": "gang.toml: roles is 3; give tables, such as [roles.trainer] with a command",
+    "[[roles]]\ncommand = 'true'": "roles is [{'command': 'true'}]; give tables",
+    "[Roles.web]\ncommand = 'true'": "it has no roles; did you mean [roles.web] in place of [Roles.web]?",
+    "env = { 'A=B' = 'x' }\n[roles.a]\ncommand = 'true'": "gang.toml: env: 'A=B' is not the name of a variable; give",
+    "[roles.a]\ncommand = 'true'\nenv = { 'A=B' = 'x' }": "gang.toml: roles.a: env: 'A=B' is not the name of a",
+    '[roles."a\\nb"]\ncommand = "true"': "gang.toml: roles.'a\\nb': 'a\\nb' is not a valid name in paths and lines",
     "x": "Expected '=' after a key",
     "stratgy = 'x'\n[roles.a]\ncommand = 'true'": "'stratgy' is not a key; did you mean 'strategy'?",
     "nproc-per-node = 3\n[roles.a]\ncommand = 'true'": "'nproc-per-node' is not a key",
@@ -382,7 +387,7 @@ WRONG = {
     "[roles.a]\ncommand = 'x'\nmodule = true\nrun-path = true": "roles.a: module = true and run-path = true exclude",
     "[roles.a]\ncommand = 'x'\nmodule = true\npython = false": "roles.a: module = true and python = false exclude",
     "[roles.'a.1']\ncommand = 'true'\n[roles.a]\ncommand = 'true'\ncount = 2": "roles.a.1: it has the name of rank 1",
-    "[roles.a]\ncommand = 'nope'": "roles.a: cannot start rank 0: nope is not in PATH",
+    "[roles.a]\ncommand = 'nope'": "gang.toml: roles.a: cannot start rank 0: nope is not in PATH",
 }
 """Content of a gang.toml to a part of the message."""
 
@@ -487,9 +492,17 @@ def test_a_script_that_is_a_pipe_does_not_block_the_start(supervise: Command):
 
 def test_a_file_from_a_pipe_of_the_shell(supervise: Command):
     """``--file <(command)`` and ``--env-file <(command)``."""
-    script = "\"$@\" --file <(echo 'a: echo $A') --env-file <(echo A=5)"
+    script = "\"$@\" --file <(echo 'a: echo $A; pwd') --env-file <(echo A=5)"
     done = supervise.supervise(*RUN, before=("bash", "-c", script, "bash"))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "5\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"5\n{supervise.tmp_path}\n", "")
+
+
+def test_a_gang_file_from_a_pipe_of_the_shell_is_known_by_its_content(supervise: Command):
+    """A pipe has no name that ends in ``.toml``."""
+    content = """echo 'timeout = 60'; echo '[roles.a]'; echo 'command = "pwd"'"""
+    script = f'"$@" --file <({content})'
+    done = supervise.supervise(*RUN, before=("bash", "-c", script, "bash"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{supervise.tmp_path}\n", "")
 
 
 def test_a_pipe_is_read_to_its_end(supervise: Command):

@@ -305,6 +305,15 @@ def test_a_client_that_closes_its_side_gets_its_answer(path):
         assert client.line() == b""
 
 
+def test_the_end_of_what_a_client_sends_ends_its_last_line(path):
+    """Also without a newline, as ``printf`` sends it."""
+    with Raw(path) as client:
+        client.end.sendall(b'{"version": 1, "id": 1, "request": "status"}')
+        client.end.shutdown(1)
+        assert client.result()["phase"] == "running"
+        assert client.line() == b""
+
+
 def test_a_client_has_a_bounded_number_of_open_requests(gang, path):
     """The others are read when these are answered."""
     with Raw(path) as client:

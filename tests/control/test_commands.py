@@ -202,6 +202,32 @@ def test_a_stop_while_a_restart_is_pending_ends_the_run(supervise: Command):
     assert "no restart 1 of 1: stopped by supervise stop" in err
 
 
+def test_a_restart_that_a_stop_has_canceled_did_not_take_place(supervise: Command):
+    """Nor does the rank wait for it any more."""
+    words = ("--strategy", "one_for_one", "--max-restarts", "3", "--backoff", "1000", "sh", "-c")
+    with supervise.started("-n", "2", "--run-id", "job", *words, "[ $RANK = 1 ] || exit 3; exec sleep 1000") as run:
+        run.hear_error("restart 1 of this rank in")
+        told(supervise, "stop", "job", "0")
+        told(supervise, "stop", "job", "1")
+        _, _, err = run.end()
+    assert "after 1 restart" not in err
+    assert json.loads((supervise.directory() / "result.json").read_text())["restarts"] == 0
+    shown = told(supervise, "show", "job")
+    assert "after 1 restart" not in shown
+    assert "waiting for a restart" not in told(supervise, "show", "job", "--json")
+
+
+def test_a_restart_that_a_request_hastens_is_shown_once(supervise: Command):
+    words = ("--strategy", "one_for_one", "--max-restarts", "3", "--backoff", "1000", "sh", "-c")
+    script = "[ $RANK = 1 ] || [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 3; exec sleep 1000"
+    with supervise.started("-n", "2", "--run-id", "job", *words, script) as run:
+        run.hear_error("restart 1 of this rank in")
+        told(supervise, "restart", "job", "0")
+        assert told(supervise, "show", "job").count("restart 1 of this rank") == 1
+        told(supervise, "stop", "job")
+        run.end()
+
+
 def test_restart_replaces_exactly_these_ranks(supervise: Command):
     with running(supervise, "sh", "-c", SAYS) as run:
         before = json.loads(told(supervise, "status", "--json", "job"))["ranks"]
@@ -245,6 +271,7 @@ def test_signal_reaches_the_ranks_that_are_named(supervise: Command):
         assert json.loads(told(supervise, "signal", "job", "SIGUSR1", "--json"))["ranks"] == [0, 1]
         assert run.hear(2) == ["usr1 0\n", "usr1 1\n"]
         assert "'NOTHING' is not a signal" in refused(supervise, "signal", "job", "NOTHING")[1]
+        assert "argument SIG: it is missing; give a name or number" in refused(supervise, "signal", "job")[1]
 
 
 def test_stacks_show_the_odd_rank_first(supervise: Command):
@@ -349,7 +376,7 @@ def reply(client: socket.socket, result: dict[str, object]) -> str:
     """Reply to the next request of a client; return the name of the request."""
     with client.makefile("rw") as lines:
         request = json.loads(lines.readline())
-        lines.write(json.dumps({"id": request["id"], "ok": True, "result": result}) + "\n")
+        lines.write(json.dumps({"version": 1, "id": request["id"], "ok": True, "result": result}) + "\n")
     return str(request["request"])
 
 
@@ -507,10 +534,19 @@ def test_a_run_whose_socket_cannot_be_made_says_so_and_goes_on(gang, tmp_path, c
     assert (tmp_path / "control.sock").read_text() == "precious"
 
 
+@pytest.mark.parametrize("command", ["status", "stop"])
 @pytest.mark.parametrize(
-    "reply", [b"HTTP/1.1 400 Bad Request\r\n", b'{"version": 1, "id": 1, "ok": true, "result": {}}\n']
+    ("reply", "why"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "the reply is not a JSON object"),
+        (b'{"version": 1, "id": 1, "ok": true, "result": {}}\n', "the reply is not as expected"),
+        (b'{"version": 2, "id": 1, "ok": true, "result": {}}\n', "the server speaks version 2, not 1"),
+        (b'{"version": 1, "id": 1, "ok": false, "error": {}}\n', "refused without a reason"),
+    ],
 )
-def test_a_socket_of_another_program_is_an_error_without_a_traceback(supervise: Command, reply: bytes):
+def test_a_socket_of_another_program_is_an_error_without_a_traceback(
+    supervise: Command, command: str, reply: bytes, why: str
+):
     path = supervise.tmp_path / "other.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -525,11 +561,9 @@ def test_a_socket_of_another_program_is_an_error_without_a_traceback(supervise: 
 
         thread = threading.Thread(target=answer)
         thread.start()
-        code, error = refused(supervise, "status", str(path))
+        code, error = refused(supervise, command, str(path))
         thread.join(PATIENCE_S)
-    assert code == 1
-    assert error.startswith("supervise status: ")
-    assert error.count("\n") == 1
+    assert (code, error) == (1, f"supervise {command}: {path}: {why}\n")
 
 
 def test_a_start_that_fails_is_the_end_of_a_wait(supervise: Command):

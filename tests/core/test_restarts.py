@@ -479,7 +479,8 @@ def test_a_temporary_rank_that_a_restart_of_all_cannot_launch_fails_its_request(
     gang.move(1, "overdue")  # its launch was pending, and nothing waits for it any more
     gang = run(gang, Swept(), expired("backoff"), Assembled(), started(0))[0]
     actions = run(gang, NOT_LAUNCHED)[1]
-    assert [action.keys for action in actions if isinstance(action, FailAsks)] == [(1,)]
+    failed = [(action.keys, action.why) for action in actions if isinstance(action, FailAsks)]
+    assert failed == [((1,), "ranks [1] have ended, and are not restarted")]
 
 
 def test_a_termination_is_answered_although_a_later_request_starts_the_rank_again():

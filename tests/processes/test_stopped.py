@@ -87,6 +87,25 @@ def test_s11_a_stop_that_was_asked_for_is_no_news(tmp_path, kind):
 
 
 @each_kind
+def test_s11_a_stop_that_was_asked_for_is_in_the_status_and_hides_no_later_one(tmp_path, kind):
+    """Also if another program has continued the rank since."""
+    with faulty(tmp_path, kind, [OBEDIENT]) as gang:
+        gang.hear()
+        told, pid = Told(gang), gang.pids[0]
+        gang.ask(Signal(sig=signal.SIGSTOP))
+        await_state(pid, "T")
+        assert told.look() == []
+        assert gang.ask(Status()).ranks[0].state == "suspended"
+        os.kill(pid, signal.SIGCONT)
+        await_state(pid, "S")
+        assert gang.ask(Status()).ranks[0].state != "suspended"
+        assert told.look() == []
+        suspend(pid)
+        assert told.look() == [(0, pid, "SIGSTOP")]
+        assert gang.ask(Status()).ranks[0].state == "suspended"
+
+
+@each_kind
 def test_s11_a_rank_that_has_ended_is_not_looked_at(tmp_path, kind):
     """Its number may be another's by now."""
     with faulty(tmp_path, kind, ["", OBEDIENT]) as gang:

@@ -72,7 +72,7 @@ def _complaint(options: Options) -> str | None:
         try:
             program.command(part)
         except OSError as error:
-            return f"roles.{part.role}: {program.not_started(error, f'rank {first}', part)}"
+            return f"{options.file}: roles.{part.role}: {program.not_started(error, f'rank {first}', part)}"
         first += part.count
     try:
         envs = settings.environments(options, run_id="check", master=Master("", ""))

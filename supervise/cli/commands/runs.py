@@ -387,7 +387,10 @@ class RunParser(values.CommandParser):
         name = one_line(meant.name)
         before = f"argument RUN: {unknown}; and in {name}, {why}: " if unknown else ""
         if hasattr(found, "sig"):
-            found.sig = self._checked(values.any_signal, given.pop(0) if given else "", before or "argument SIG: ")
+            before_sig = before or "argument SIG: "
+            if not given:
+                self.error(f"{before_sig}it is missing; give a name or number, such as USR1")
+            found.sig = self._checked(values.any_signal, given.pop(0), before_sig)
         if hasattr(found, "ranks"):
             given += found.rank
             if hasattr(found, "sig") and unknown and name.startswith(tuple(given)):

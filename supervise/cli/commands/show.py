@@ -121,6 +121,8 @@ class _Story:
         self._titles = titles
         self.restarts: list[str] = []
         """A line for each restart."""
+        self._announced: set[tuple[int, int]] = set()
+        """Rank and number of each restart of single ranks. A request shortens a wait, and announces it once more."""
         self.lines: list[tuple[str, str]] = []
         """Name of an event and its line: restarts, hangs, stacks, lost events and the stop, in their order."""
         for event in events:
@@ -133,7 +135,11 @@ class _Story:
         line = ""
         match it.name:
             case "process.restarting" if it.rank is not None:
-                again = f"restart {fields.get('attempt', 0)} of this rank"
+                number = fields.get("attempt", 0)
+                if (it.rank, number) in self._announced:
+                    return
+                self._announced.add((it.rank, number))
+                again = f"restart {number} of this rank"
                 verb = "was stopped" if fields.get("end_role") in ("bystander", "terminated") else "ended"
                 line = f"{who} {verb} ({self.run.fault(it.rank) or exit_of(fields)}); {again}"
             case "process.hung":

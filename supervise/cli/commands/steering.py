@@ -273,7 +273,7 @@ def outcome_of(target: Target, result: dict[str, Any]) -> tuple[str, int]:
     code = None if run is None else run.result.get("exit_code")
     if run is not None and isinstance(code, int):
         return f"{one_line(str(run.result.get('outcome')))}, exit code {code}", code
-    outcome = one_line(str(result.get("outcome") or "failed"))
+    outcome = one_line(str(result["outcome"] or "failed"))
     root = result.get("root_cause")
     codes = result.get("exit_codes")
     exitcode = codes.get(str(root)) if isinstance(codes, dict) else None

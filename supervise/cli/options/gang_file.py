@@ -82,6 +82,8 @@ def _text(value: re.Match[str]) -> str:
 
 _T = TypeVar("_T")
 _PROCESS = re.compile(r"([A-Za-z0-9_-]+)\s*:\s*(\S.*)")
+_ROLE = re.compile(r"^\s*\[roles\.", re.MULTILINE)
+"""The head of a role in TOML, which a Procfile cannot have: a pipe has no name that tells them apart."""
 _CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
 _UNQUOTED = re.compile(r"Invalid value|Illegal character '\\n'|Expected newline")
 _FOREIGN = (".yaml", ".yml", ".json")
@@ -111,7 +113,8 @@ class GangFile:
         self.path = path
         self.notes: list[str] = []
         """What is probably not as the user means it, after `parts`."""
-        self._folder = os.path.dirname(os.path.abspath(path))
+        self._beside = "" if path.startswith("/dev/") else os.path.dirname(path)  # a pipe is in no folder of the user
+        self._folder = os.path.abspath(self._beside)
         self._options: Mapping[str, bool] = {}
         if path.lower().endswith(_FOREIGN):
             raise self._error(
@@ -123,12 +126,14 @@ class GangFile:
             text = values.text_of(path)
         except argparse.ArgumentTypeError as error:
             raise self._error(str(error)) from None
-        self.is_procfile: bool = not path.lower().endswith(".toml")
+        self.is_procfile: bool = not (path.lower().endswith(".toml") or _ROLE.search(text))
         self._whole: dict[str, Any] = self._procfile(text) if self.is_procfile else self._toml(text)
         self.roles: Mapping[str, Any] = self._whole.get("roles")  # type: ignore[assignment]  # checked here
         """Name of each role to its table."""
         if not isinstance(self.roles, dict) or not self.roles:
             foreign = next(filter(self._role_in, self._whole), None)
+            if self.roles:
+                raise self._error(f"roles is {self.roles!r}; give tables, such as [roles.trainer] with a command")
             needed = "line NAME: COMMAND" if self.is_procfile else "table, such as [roles.trainer] with a command"
             raise self._error(f"it has no roles{self._meant(foreign) if foreign else f'; give at least one {needed}'}")
 
@@ -170,7 +175,7 @@ class GangFile:
     @property
     def dotenv(self) -> str | None:
         """The file ``.env`` beside a Procfile; None if there is none."""
-        path = os.path.join(os.path.dirname(self.path), ".env")
+        path = os.path.join(self._beside, ".env")
         return path if self.is_procfile and os.path.isfile(path) else None
 
     # Options of the gang
@@ -228,6 +233,8 @@ class GangFile:
         wrong = {name: each for name, each in value.items() if not isinstance(each, (str, int))} if is_table else value
         if wrong != {}:
             raise self._error(f'{what} is {wrong!r}; give a table, such as {{ NAME = "value" }}')
+        for name in value:
+            self._checked(what, values.variable_name, name)
         return {name: str(each).lower() if isinstance(each, bool) else str(each) for name, each in value.items()}
 
     def _meant(self, name: str) -> str:
@@ -250,7 +257,7 @@ class GangFile:
         table = self._whole.get(name)
         if not isinstance(table, dict):
             return ""
-        if name in suggestions.TABLES_OF_OTHERS:
+        if name in suggestions.TABLES_OF_OTHERS or name.lower() == "roles" != name:
             return next(iter(table), "NAME")
         return name if "command" in table else ""
 
@@ -333,7 +340,7 @@ class GangFile:
         return name
 
     def _part(self, name: str, table: Any, usual: Part) -> Part:
-        where = f"roles.{name}"
+        where = f"roles.{name if name.isprintable() else repr(name)}"
         if not isinstance(table, dict):
             raise self._error(f"{where} is {table!r}; give a table with a command")
         given = self._spelled_once(f"{where}: ", table)
@@ -361,7 +368,7 @@ class GangFile:
             run_path=self._flag(f"{where}: run-path", given.get("run-path", False)),
             env=usual.env
             | self._of_files(f"{where}: env-file", env_file)
-            | self._variables(where, given.get("env", {})),
+            | self._texts(f"{where}: env", given.get("env", {})),
             env_files=() if env_file == NO_FILE else (env_file,) if isinstance(env_file, str) else tuple(env_file),
             cwd=self._cwd(f"{where}: cwd", given.get("cwd", "."), usual.cwd or "."),
             settings=usual.settings | settings,
@@ -432,12 +439,6 @@ class GangFile:
             self.notes.append(
                 f"{self.path}: {where}: there is no shell here, so {word} is passed as it is; {with_shell}, or quote it"
             )
-
-    def _variables(self, where: str, value: Any) -> dict[str, str]:
-        given = self._texts(f"{where}: env", value)
-        for name, text in given.items():
-            self._checked(f"{where}: env", values.variable, f"{name}={text}")
-        return given
 
     def _cwd(self, what: str, value: Any, base: str) -> str:
         if not isinstance(value, str):

@@ -293,11 +293,16 @@ def variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r} has no '='; give NAME=VALUE; the ranks inherit your environment")
-    if not re.fullmatch(_NAME, name):
+    return variable_name(name), value
+
+
+def variable_name(text: str) -> str:
+    """Return the name of an environment variable."""
+    if not re.fullmatch(_NAME, text):
         raise argparse.ArgumentTypeError(
-            f"{name!r} is not the name of a variable; give letters, digits, '_', '.' and '-'"
+            f"{text!r} is not the name of a variable; give letters, digits, '_', '.' and '-'"
         )
-    return name, value
+    return text
 
 
 def existing_folder(text: str) -> str:
