@@ -236,7 +236,9 @@ def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str]
     if story.advice and root is not None:
         shown.append(f"  {paint('note:', '1')} {one_line(story.advice)}")
     rows = _rows(result, story, root)
-    shown += [f"  {paint(one_line(spans(who, story.titles)) + ':', '1')} {how}" for who, how in rows]
+    for who, how in rows:
+        name = spans(who, story.titles, local=story.hosts > 1)
+        shown.append(f"  {paint(f'{one_line(name)}:', '1')} {how}")
     if story.stacks and root is not None:
         shown.append(f"  {paint('stacks:', '1')} {one_line(story.stacks)}")
     if story.directory is not None:

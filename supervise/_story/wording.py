@@ -34,12 +34,13 @@ def seconds(value: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
-def spans(ranks: Iterable[int], titles: Sequence[str] = ()) -> str:
+def spans(ranks: Iterable[int], titles: Sequence[str] = (), *, local: bool = False) -> str:
     """Format ranks: ``rank 3``, ``ranks 0-2, 5``; with roles ``rank 3 (web 1)``, ``ranks 0-2, 5 (web 0-2, db 1)``.
 
     Args:
         ranks: The ranks.
         titles: Role and role rank of each rank, such as ``web 1``; empty if all have the same role.
+        local: Whether these are the local ranks of one host of several, whose messages also have global ranks.
     """
     numbers = sorted(ranks)
     roles: dict[str, list[int]] = {}
@@ -50,7 +51,7 @@ def spans(ranks: Iterable[int], titles: Sequence[str] = ()) -> str:
     if len(named) > _SPANS:
         named[_SPANS:] = ["..."]
     roled = f" ({', '.join(named)})" if named else ""
-    return f"rank{'s' if len(numbers) > 1 else ''} {_spans(numbers)}{roled}"
+    return f"{'local ' if local else ''}rank{'s' if len(numbers) > 1 else ''} {_spans(numbers)}{roled}"
 
 
 def titled(line: str, titles: Sequence[str]) -> str:

@@ -75,7 +75,7 @@ def _exitcode(fields: dict[str, Any]) -> int | None:
 
 
 def _story(run: RecordedRun) -> Story:
-    several = 1 if run.info.get("engine") == "ray" else max(1, run.info.get("nnodes", 1))
+    several = run.info["nnodes"] if run.is_of_one_host_of_several else 1
     nproc = run.info["world_size"]
     host = run.info.get("node_rank", 0) if several > 1 else 0
     return Story(nproc=nproc, hosts=several, host=host, titles=tuple(run.titles))

@@ -360,6 +360,20 @@ HEADS = ("RANK", "ROLE", "PID", "BEAT", "STATUS")
 ROWS = (HEADS, ("0", f"{WIDE}.0", "4711", "0.1 s", f"epoch {WIDE}"), ("10", "web.1", "4712", "0.2 s", "x" * 70))
 
 
+def test_on_several_hosts_the_numbers_of_ranks_are_said_to_be_local(supervise: Command):
+    """Those of other ranks, and of restarts; the first line of the report has the global rank, too."""
+    hosts = ("--nnodes", "2", "--node-rank", "1", "--master-addr", "a", "-n", "2", "--run-id", "job")
+    script = '[ $LOCAL_RANK = 0 ] || { sleep 0; exit 4; }; trap "exit 9" TERM; echo ready; while :; do sleep 0.05; done'
+    run = supervise.run(*hosts, "--max-restarts", "1", "--backoff", "0", "--", "sh", "-c", script)
+    assert run.returncode == 4
+    assert "supervise: local rank 1 failed (exit code 4); restart 1 of 1 now" in run.stderr
+    assert "supervise: rank 3 of 4 failed: exit code 4 (host " in run.stderr
+    assert "  local rank 0: " in run.stderr
+    shown = supervise.supervise("show", "job").stdout
+    assert "local rank 1 failed (exit code 4); restart 1" in shown
+    assert "  local rank 0: " in shown
+
+
 def test_columns_are_aligned_below_wide_characters():
     """As a terminal shows them; a style has no width."""
     rows = [("NAME", "N", "X"), (WIDE, "10", "a"), ("\x1b[31mred\x1b[0m", "7", "b")]

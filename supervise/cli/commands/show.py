@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from supervise._printable import one_line, printable
 from supervise._story.wording import at_step, columns, exit_of, failed_or_ended, fitted, spans
@@ -19,7 +20,7 @@ from supervise.cli.commands.runs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from supervise._views.recorded_run import RecordedRun
 
@@ -103,7 +104,7 @@ def show(words: Sequence[str]) -> int:
     """
     found = RunParser("show").read(words)
     run: RecordedRun = found.run
-    story = _Story(run.events(), run.titles)
+    story = _Story(run)
     if found.json:
         whole = as_object(run) | {"ranks": story.states(), "restarts": story.restarts, "result": run.result or None}
         print(json.dumps(whole))
@@ -116,22 +117,22 @@ def show(words: Sequence[str]) -> int:
 class _Story:
     """The last known state of the run, and lines about the notable events before."""
 
-    def __init__(self, events: Iterable[dict[str, Any]], titles: Sequence[str]) -> None:
+    def __init__(self, run: RecordedRun) -> None:
         self.run = RunState()
-        self._titles = titles
+        self.spans = partial(spans, titles=run.titles, local=run.is_of_one_host_of_several)
         self.restarts: list[str] = []
         """A line for each restart."""
         self._announced: set[tuple[int, int]] = set()
         """Rank and number of each restart of single ranks. A request shortens a wait, and announces it once more."""
         self.lines: list[tuple[str, str]] = []
         """Name of an event and its line: restarts, hangs, stacks, lost events and the stop, in their order."""
-        for event in events:
+        for event in run.events():
             if (it := self.run.apply(event)) is not None:
                 self._take(it)
 
     def _take(self, it: Occurrence) -> None:
         fields = it.fields
-        who = "" if it.rank is None else spans([it.rank], self._titles)
+        who = "" if it.rank is None else self.spans([it.rank])
         line = ""
         match it.name:
             case "process.restarting" if it.rank is not None:
@@ -147,7 +148,7 @@ class _Story:
                 line = f"{who} hung: no {fields['tier']} for {fields['age_s']:.1f} s{why}"
             case "gang.restarting":
                 how = fields["error_type"]
-                cause = f"{spans([fields['root_cause_rank']], self._titles)} {failed_or_ended(how)} ({how})"
+                cause = f"{self.spans([fields['root_cause_rank']])} {failed_or_ended(how)} ({how})"
                 line = f"{cause}; restart {fields['attempt']}"
             case "gang.stacks" if fields.get("path"):
                 line = f"stacks: {fields['path']}"
@@ -168,7 +169,7 @@ class _Story:
     def first_failure(self) -> str | None:
         """Return the rank whose failure is the first in the events, and how it ended; None if none has failed."""
         for rank, failure in self.run.failed.items():
-            who = spans([rank], self._titles)
+            who = self.spans([rank])
             if failure.life.launch_failure is not None:
                 return f"{who}, could not be started: {one_line(failure.why)}"
             if failure.life.end is not None and not failure.why:
@@ -224,7 +225,7 @@ def _end(run: RecordedRun, story: _Story) -> list[str]:
     found = story.states()
     for rank, state in found.items():
         kinds.setdefault(state if run.state == "running" else state.partition(", pid")[0], []).append(rank)
-    states = [f"  {spans(ranks, run.titles)}: {one_line(state)}" for state, ranks in kinds.items()]
+    states = [f"  {story.spans(ranks)}: {one_line(state)}" for state, ranks in kinds.items()]
     if len(found) > 1 and (first := story.first_failure()) is not None:
         states.append(f"  the first failure: {first}")
     return [*head, *states]

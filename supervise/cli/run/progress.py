@@ -172,7 +172,7 @@ class Progress:
             case "process.stopped":
                 pid = fields["pid"]
                 self._console.note(
-                    f"{self._who(it.rank)} (pid {pid}) was stopped by {fields['signal']}; kill -CONT {pid} continues it"
+                    f"{self.who(it.rank)} (pid {pid}) was stopped by {fields['signal']}; kill -CONT {pid} continues it"
                 )
             case "process.hung":
                 self._hangs(it)
@@ -207,10 +207,12 @@ class Progress:
     def _restarts(self, it: Occurrence) -> None:
         rank, fields = it.fields["root_cause_rank"], it.fields
         how = self._why_unlaunched(rank) or shortened(fields["error_type"], 60)
-        self._console.note(f"{self._who(rank)} {failed_or_ended(how)} ({how}); {_count(it)} {_wait(it)}")
+        self._console.note(f"{self.who(rank)} {failed_or_ended(how)} ({how}); {_count(it)} {_wait(it)}")
 
-    def _who(self, rank: int | None) -> str:
-        return "a rank" if rank is None else spans([rank], self.story.titles)
+    def who(self, rank: int | None) -> str:
+        """Return a rank as messages name it."""
+        story = self.story
+        return "a rank" if rank is None else spans([rank], story.titles, local=story.hosts > 1)
 
     def _why_unlaunched(self, rank: int) -> str:
         """Return why the last life of a rank could not be started; "" if it was."""
@@ -224,7 +226,7 @@ class Progress:
         details = f" ({', '.join(seen)})" if seen else ""
         age = seconds(it.fields["age_s"])
         why = f"; {it.fields['evidence']}" if it.fields.get("evidence") else ""
-        self._console.note(f"{self._who(it.rank)} hangs: no {it.fields['tier']} for {age}{details}{why}")
+        self._console.note(f"{self.who(it.rank)} hangs: no {it.fields['tier']} for {age}{details}{why}")
 
     def _shows_stacks(self, it: Occurrence) -> None:
         for place in it.fields["places"]:
@@ -240,10 +242,10 @@ class Progress:
             policy = self._options.restarts
             count = _counted(it, policy.max_restarts if policy is not None else 0)
             again = f"restart {it.fields['attempt']} of this rank{count} {_wait(it)}"
-            self._console.note(f"{self._who(it.rank)} ended ({how}); {again}")
+            self._console.note(f"{self.who(it.rank)} ended ({how}); {again}")
 
     def _leaked(self, it: Occurrence) -> None:
-        who = self._who(it.rank)
+        who = self.who(it.rank)
         found = it.fields["descendants"]
         pids = ", ".join(map(str, found[:_PIDS]))
         if len(found) > _PIDS:
@@ -346,7 +348,7 @@ class Progress:
         for rank, failure in self._state.failed.items():
             end = failure.life.end
             if end is not None and not failure.why and not self._state.ranks[rank].waits:
-                return f"{self._who(rank)} failed ({exit_of(end.fields)}): "
+                return f"{self.who(rank)} failed ({exit_of(end.fields)}): "
         return ""
 
     def _what_then(self) -> str:

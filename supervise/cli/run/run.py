@@ -16,7 +16,7 @@ from supervise._control.protocol import StopAsked
 from supervise._control.server import ControlServer
 from supervise._gang.rank_variables import Master
 from supervise._second_signal import means_now
-from supervise._story.wording import counted, shortened, spans
+from supervise._story.wording import counted, shortened
 from supervise._views.recorded_run import SOCKET
 from supervise.cli.options.options import Options, title
 from supervise.cli.run import program, reaping, settings
@@ -110,7 +110,7 @@ class _Run:
             except OSError as error:
                 for text in self._options.notes:
                     self._console.note(text)
-                self._console.error(program.not_started(error, spans([rank], self._story.titles), part))
+                self._console.error(program.not_started(error, self._progress.who(rank), part))
                 return program.start_code(error)
             rank += part.count
         if self._options.dry_run:
@@ -190,7 +190,7 @@ class _Run:
         )
         if (failed := start.error()) is not None and not stopped:
             rank = self._progress.unstarted_rank
-            who = "" if rank is None else spans([rank], self._story.titles)
+            who = "" if rank is None else self._progress.who(rank)
             text = program.not_started(failed, who, options.part_of(rank or 0))
             code = program.start_code(failed, self._story.directory)
             return self._no_result(code, text, program.unready(failed, self._story))
