@@ -67,6 +67,11 @@ class Record:
         return unfinished or not all(_passed(entry["report"]) for entry in self.entries)
 
     @property
+    def waits_for_no_peer(self) -> bool:
+        """Whether the rank has skipped the test, or failed as expected, and is being torn down."""
+        return any(entry["report"]["outcome"] == "skipped" for entry in self.entries)
+
+    @property
     def phase(self) -> str:
         """The phase after the last one in the journal."""
         if not self.entries:
@@ -198,7 +203,9 @@ class Gang:
             if done_s is None and all(record.is_complete or record.exited is not None for record in records):
                 done_s = now_s
             limits = [] if deadline_s is None else [deadline_s]
-            if trouble_s is not None and self.grace_s is not None:
+            unfinished = [record for record in records if not record.is_complete and record.exited is None]
+            waits = not unfinished or not all(record.waits_for_no_peer for record in unfinished)
+            if trouble_s is not None and self.grace_s is not None and waits:
                 limits.append(trouble_s + max(self.grace_s, min(trouble_s - start_s, _LONGEST_GRACE_S)))
             if done_s is not None:
                 limits.append(done_s + _EXIT_S)

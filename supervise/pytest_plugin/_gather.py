@@ -36,6 +36,8 @@ class Folder:
     def __init__(self, root: Path) -> None:
         """Name the paths, without making them."""
         self.root = root
+        self._held: tuple[int, os.stat_result] | None = None
+        """The open journal of this process's rank, as `hold` has found it."""
         self.shared = root / "shared"
         """The folder that the tests see as `gang_tmp_path`."""
 
@@ -74,14 +76,23 @@ class Folder:
             finally:
                 os.close(fd)
 
+    def hold(self, rank: int) -> None:
+        """Open a rank's journal ahead of its test, which may use up the descriptors. In the rank."""
+        fd = self._open(rank)
+        self._held = fd, os.fstat(fd)
+
     def append(self, rank: int, entry: dict[str, Any]) -> None:
         """Append a line to a rank's journal, and wake the host. A value that JSON lacks becomes its text."""
-        fd = os.open(self._journal(rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb", buffering=0) as file:
+        held = self._held is not None and _is_open(*self._held)
+        fd = self._held[0] if self._held is not None and held else self._open(rank)
+        with os.fdopen(fd, "wb", buffering=0, closefd=not held) as file:
             data = memoryview(dumps(entry, default=text_of).encode() + b"\n")
             while data:
                 data = data[file.write(data) :]
         self.ring(HOST)
+
+    def _open(self, rank: int) -> int:
+        return os.open(self._journal(rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def journal(self, rank: int) -> list[dict[str, Any]]:
         """Return the complete lines of a rank's journal."""
@@ -104,6 +115,14 @@ class Folder:
 
     def _journal(self, rank: int) -> Path:
         return self.root / f"journal-{rank}.jsonl"
+
+
+def _is_open(fd: int, opened: os.stat_result) -> bool:
+    """Return whether a descriptor is still that of a file: the test may have closed it, and opened another."""
+    try:
+        return os.path.samestat(os.fstat(fd), opened)
+    except OSError:
+        return False
 
 
 class Bell:
@@ -172,6 +191,8 @@ class RankGather:
         self.folder, self.rank, self.world_size = folder, rank, world_size
         self._timeout_s = _DEFAULT_S if timeout_s is None else timeout_s * _SHARE
         self._calls = 0
+        self._last_complete = -1
+        """The last call that had the values of all ranks."""
 
     def __call__(self, value: Any = None, *, timeout_s: float | None = None) -> list[Any]:
         """Return the values of all ranks, in the order of ranks. With None as the value, it is a barrier.
@@ -182,10 +203,13 @@ class RankGather:
 
         Raises:
             RankGatherError: A rank has ended, or has not called in time; the text names it.
+            ValueError: `timeout_s` is not a number of seconds.
             TypeError: The value cannot be pickled.
         """
         __tracebackhide__ = True
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        if not isinstance(timeout_s, (int, float)) or not timeout_s >= 0:
+            raise ValueError(f"rank_gather: timeout_s is {timeout_s!r}; give a number of seconds")
         deadline_s = monotonic() + timeout_s
         call, self._calls = self._calls, self._calls + 1
         self._give(call, value)
@@ -205,6 +229,7 @@ class RankGather:
                 bell.wait(deadline_s)
         finally:
             bell.close()
+        self._last_complete = call
         values = [self.folder.value(call, rank).read_bytes() for rank in range(self.world_size)]
         return list(map(pickle.loads, values))
 
@@ -221,7 +246,7 @@ class RankGather:
         for rank in range(self.world_size):
             if rank != self.rank:
                 self.folder.ring(rank)
-        if call > 1:  # every rank has read the values of call - 2, because it has begun call - 1
+        if call > 1 and self._last_complete == call - 1:  # every rank has begun call - 1, and so has read call - 2
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.folder.value(call - 2, self.rank))
 

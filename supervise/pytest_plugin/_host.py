@@ -246,10 +246,10 @@ def _run(item: pytest.Item, settings: _mark.Settings) -> None:
     """Run the test in its ranks."""
     __tracebackhide__ = True
     (world_size,) = settings.counts
-    factory: pytest.TempPathFactory = item.config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001
-    base = factory.getbasetemp()
-    shared_base = base.parent if hasattr(item.config, "workerinput") else base  # all workers of pytest-xdist share it
     try:
+        factory = _factory(item.config)
+        base = factory.getbasetemp()
+        shared_base = base.parent if hasattr(item.config, "workerinput") else base  # all xdist workers share it
         budget = _mark.budget(item.config)
         debugged = _rank.chosen(item.config, world_size, settings.start_method)
         terminal = None if debugged is None else _rank.opened(debugged)
@@ -264,6 +264,18 @@ def _run(item: pytest.Item, settings: _mark.Settings) -> None:
     except _mark.MarkError as error:
         item.stash[_VERDICT] = _verdict.Verdict(outcome="failed", longrepr=str(error))
         raise RanksError(str(error)) from None
+
+
+def _factory(config: pytest.Config) -> pytest.TempPathFactory:
+    """Return pytest's factory of temporary folders.
+
+    Raises:
+        MarkError: There is none.
+    """
+    factory: pytest.TempPathFactory | None = getattr(config, "_tmp_path_factory", None)
+    if factory is None:
+        raise _mark.MarkError("tests with ranks need pytest's plugin tmpdir; omit -p no:tmpdir")
+    return factory
 
 
 def _gang(

@@ -183,6 +183,7 @@ class Stopped(BaseException):
 
 def settle(plan: Plan, rank: int) -> None:
     """Make this process the rank `rank` of the plan."""
+    plan.folder.hold(rank)
     _gather.here = RankGather(plan.folder, rank, plan.world_size, plan.timeout_s)
     logging.getLogger("supervise").disabled = False  # the host logs nothing about this gang, but a test may log
     if plan.terminal is not None and rank == plan.debugged:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from _pytest._code.code import ExceptionRepr
@@ -38,6 +38,10 @@ class RankVerdict:
     """The report of the phase that decided."""
     text: str = ""
     """How the rank ended, if the rank's own pytest could not report it."""
+    was_over: bool = False
+    """Whether a rank that did not end had already skipped the test, or failed as expected: it waited for no peer."""
+    later: tuple[pytest.TestReport, ...] = ()
+    """The reports of later phases that failed, too."""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -73,16 +77,23 @@ def judge_rank(rank: int, record: Record, reports: list[pytest.TestReport]) -> R
         record: The known facts about it.
         reports: The reports of its phases, in order.
     """
-    for entry, report in zip(record.entries, reports, strict=True):
-        outcome = _outcome(report)
-        if outcome in ("failed", "xfailed", "skipped", "xpassed strictly"):
-            return RankVerdict(rank=rank, outcome=outcome, at_ns=entry["at_ns"], report=report)
+    told = [
+        RankVerdict(rank=rank, outcome=outcome, at_ns=entry["at_ns"], report=report)
+        for entry, report in zip(record.entries, reports, strict=True)
+        if (outcome := _outcome(report)) != "passed"
+    ]
+    failed = [each for each in told if each.outcome == "failed"]
+    if failed:
+        later = tuple(each.report for each in failed[1:] if each.report is not None)
+        return replace(failed[0], later=later)
     if record.stopped:
         doing = "at its exit" if record.is_complete else f"in the {record.phase} of the test"
-        return RankVerdict(rank=rank, outcome="stopped", text=doing)
+        return RankVerdict(rank=rank, outcome="stopped", text=doing, was_over=bool(told))
     if not record.is_complete:
         ended_ns = record.exited.ended_ns if record.exited is not None else 0
         return RankVerdict(rank=rank, outcome="died", at_ns=ended_ns, text=f"rank {rank} {_end(record)}")
+    if told:
+        return told[0]
     unexpected = [report for report in reports if hasattr(report, "wasxfail")]
     if unexpected:
         return RankVerdict(rank=rank, outcome="xpassed", report=unexpected[0])
@@ -103,10 +114,11 @@ def judge(ranks: list[RankVerdict], course: Course, place: str) -> Verdict:
     notes = stopped_notes(stopped, course, place)
     if failed:
         return _failure(failed, len(ranks), notes)
-    if "xfailed" in by:
+    was_over = any(each.was_over for each in stopped)
+    if "xfailed" in by and not was_over:
         first = min(by["xfailed"], key=lambda each: each.at_ns).report
         return Verdict(outcome="skipped", longrepr=_longrepr(first), wasxfail=getattr(first, "wasxfail", ""))
-    if "skipped" in by:
+    if "skipped" in by and not was_over:
         return _skip(by["skipped"], ranks, notes)
     if stopped:
         return _stop(stopped, course, notes)
@@ -190,6 +202,9 @@ def _failure(failed: list[RankVerdict], world_size: int, notes: list[str]) -> Ve
     place = first.key[1:]
     phase = f" (in {first.report.when})" if first.report is not None and first.report.when != "call" else ""
     lines = [f"rank {first.rank} of {world_size} failed first{phase}"] if world_size > 1 else []
+    for report in first.later:
+        lines.append(f"rank {first.rank} failed in {report.when}, too:")
+        lines += [f"    {line}" for line in str(report.longrepr).splitlines()]
     if same:
         lines.append(f"{named(same)} failed in the same way")
     while others:
@@ -233,6 +248,8 @@ def _stop(stopped: list[RankVerdict], course: Course, notes: list[str]) -> Verdi
     """Return the failure of a test in which no rank failed, but some ranks did not end."""
     if not course.timed_out:
         text = f"{named(stopped)}: the test had passed, and the process did not exit"
+        if any(each.was_over for each in stopped):
+            text = f"{named(stopped)} did not end after the test"
         return Verdict(outcome="failed", longrepr=text, summary=text, notes=notes)
     text = f"timeout: {named(stopped)} of {len(course.records)} still running after {course.waited_s or 0:.1f} s"
     stacks = {each.rank: course.records[each.rank].stacks for each in stopped}

@@ -10,7 +10,7 @@ from tests.pytest_plugin.running import QUIET, Run, run, write
 pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # a corpus has many gangs
 
 TESTS = """
-    import os, threading, unittest, warnings
+    import os, resource, threading, time, unittest, warnings
     from fractions import Fraction
     import pytest
     import patient_stacks
@@ -102,6 +102,64 @@ TESTS = """
     @pytest.mark.ranks(2)
     def test_teardown_fails(broken_teardown):
         pass
+
+    @pytest.fixture
+    def no_teardown():
+        yield
+        raise KeyError("no teardown")
+
+    @pytest.mark.ranks(2, grace_s=50)
+    def test_skips_before_its_teardown_fails(no_teardown):
+        pytest.skip("not today")
+
+    @pytest.mark.ranks(1)
+    def test_fails_before_its_teardown_fails(no_teardown):
+        raise ValueError("first of all")
+
+    @pytest.fixture
+    def deadly_teardown(rank):
+        yield
+        if rank:
+            os._exit(3)
+
+    @pytest.mark.ranks(2, grace_s=50)
+    def test_skips_before_it_dies(deadly_teardown):
+        pytest.skip("not today")
+
+    @pytest.mark.xfail(reason="known")
+    @pytest.mark.ranks(2, grace_s=50)
+    def test_fails_as_expected_before_it_dies(deadly_teardown):
+        raise ValueError("known")
+
+    @pytest.fixture
+    def endless_teardown(rank):
+        yield
+        if rank:
+            threading.Event().wait()
+
+    @pytest.mark.xfail(reason="known")
+    @pytest.mark.ranks(2, timeout_s=8)
+    def test_fails_as_expected_before_it_hangs(endless_teardown):
+        raise ValueError("known")
+
+    @pytest.mark.ranks(2, grace_s=50)
+    def test_uses_all_descriptors():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+        opened = []
+        while True:
+            opened.append(os.open("/dev/null", os.O_RDONLY))
+
+    @pytest.mark.ranks(2, grace_s=50)
+    def test_gathers_after_its_peer_has_given_up(rank, rank_gather, gang_tmp_path):
+        if rank == 0:
+            for number in range(3):
+                with pytest.raises(Exception, match="rank 1 did not make the call"):
+                    rank_gather(number, timeout_s=0)
+            (gang_tmp_path / "given up").touch()
+        while not (gang_tmp_path / "given up").exists():
+            time.sleep(0.01)
+        if rank == 1:
+            assert rank_gather(7, timeout_s=40) == [0, 7]
 
     @pytest.fixture
     def broken_setup(rank):
@@ -224,6 +282,45 @@ def test_a_rank_that_dies_fails_the_test(outcomes, name, end):
     """The text says how it died, and in which phase."""
     assert outcomes.of(name)["outcome"] == "failed"
     assert outcomes.of(name)["text"].startswith(end)
+
+
+@pytest.mark.parametrize("name", ["test_skips_before_it_dies", "test_fails_as_expected_before_it_dies"])
+def test_a_rank_that_dies_in_its_teardown_is_not_hidden_by_a_skip(outcomes, name):
+    """Nor by an expected failure."""
+    assert outcomes.of(name)["outcome"] == "failed"
+    assert outcomes.of(name)["text"].startswith("rank 1 exited with code 3 in the teardown of the test")
+
+
+def test_a_teardown_that_hangs_is_not_hidden_by_an_expected_failure(outcomes):
+    """It has all the time of the test, because the other ranks do not wait for it."""
+    report = outcomes.of("test_fails_as_expected_before_it_hangs")
+    assert report["outcome"] == "failed"
+    assert report["text"].startswith("rank 1 did not end after the test")
+    assert ", in endless_teardown" in report["text"]
+    assert "in the teardown of the test, and was stopped" in report["text"]
+
+
+def test_a_teardown_that_fails_is_not_hidden_by_a_skip(outcomes):
+    report = outcomes.of("test_skips_before_its_teardown_fails")
+    assert report["outcome"] == "failed"
+    assert "KeyError: 'no teardown'" in report["text"]
+
+
+def test_a_teardown_that_fails_is_shown_below_the_failure_of_the_test(outcomes):
+    text = outcomes.of("test_fails_before_its_teardown_fails")["text"]
+    assert text.index("E       ValueError: first of all") < text.index("rank 0 failed in teardown, too:")
+    assert "KeyError: 'no teardown'" in text
+
+
+def test_a_test_that_uses_all_descriptors_shows_where(outcomes):
+    """Its report reaches the host without a further one."""
+    text = outcomes.of("test_uses_all_descriptors")["text"]
+    assert "OSError: [Errno 24] Too many open files: '/dev/null'" in text
+    assert "test_it.py:" in text
+
+
+def test_a_gather_has_the_values_of_a_rank_that_has_given_up(outcomes):
+    assert outcomes.of("test_gathers_after_its_peer_has_given_up")["outcome"] == "passed"
 
 
 def test_a_rank_that_gets_sigterm_shows_where(outcomes):
