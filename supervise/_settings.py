@@ -131,7 +131,8 @@ def _such(fits: Callable[[Any], bool], advice: str) -> Callable[[Setting, Any], 
     return check
 
 
-def _is_whole(value: object, least: int, most: float = sys.maxsize) -> bool:
+def is_whole(value: object, least: int, most: float = sys.maxsize) -> bool:
+    """Return whether a value is a whole number in a range. A bool is not."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
@@ -300,14 +301,14 @@ SPAN = Kind("float", _seconds, "s")
 """Seconds above 0."""
 TIME_LIMIT = Kind("float", _seconds, "s")
 """Seconds above 0, after which the run ends."""
-COUNT = Kind("int", _such(lambda value: _is_whole(value, 0), "it is a number of restarts, 0 or more"))
-TIMES = Kind("int", _such(lambda value: _is_whole(value, 1), "it is a number of times, 1 or more"))
+COUNT = Kind("int", _such(lambda value: is_whole(value, 0), "it is a number of restarts, 0 or more"))
+TIMES = Kind("int", _such(lambda value: is_whole(value, 1), "it is a number of times, 1 or more"))
 """A count, 1 or more."""
 EXIT_CODES = Kind("set of int", _exit_codes)
 SIZE = Kind(
     "int",
     _such(
-        lambda value: _is_whole(value, LEAST_LOG_BYTES, float("inf")),
+        lambda value: is_whole(value, LEAST_LOG_BYTES, float("inf")),
         f"give at least {LEAST_LOG_BYTES} bytes, or None for no bound",
     ),
     "bytes",

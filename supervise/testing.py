@@ -29,9 +29,9 @@ from supervise._process.exits.leader import Exit
 from supervise._process.launch.fork_server import ServerStatus
 from supervise._process.launch.program import Launched
 from supervise._record import record
-from supervise._settings import GANG, GRACE_S
+from supervise._settings import GANG, GRACE_S, is_whole, shown
 from supervise.destinations import LogsDest
-from supervise.errors import SuperviseError
+from supervise.errors import SpecError, SuperviseError
 from supervise.messages import Close
 
 if TYPE_CHECKING:
@@ -130,7 +130,12 @@ class FakeProcess:
         Args:
             code: 0 to 255; ``-N`` for signal N.
             group_left: Whether other processes remain in its group. The next signal ends them.
+
+        Raises:
+            SpecError: `code` is not an exit code.
         """
+        if not is_whole(code, -64, 255):
+            raise SpecError(f"code is {shown(code)}; give an exit code: 0 to 255, or -N for signal N")
         with self._changed:
             if self._code is None:
                 self._code = code
@@ -276,8 +281,18 @@ class _Promise(Launched):
         return launched
 
 
+class _FakeAttempt(Attempt):
+    """An attempt whose later lives are further fake processes of the same launchers."""
+
+    def renew(self, rank: int, life: int) -> None:
+        """Do nothing: the rank's launcher makes another process."""
+
+
 class FakeGang:
-    """A real Supervisor over fake processes, for a ``with`` block that stops it at its end."""
+    """A real Supervisor over fake processes, for a ``with`` block that stops it at its end.
+
+    A rank that is restarted by a request, `RestartRanks`, gets a new `FakeProcess` of its launcher.
+    """
 
     supervisor: SupervisorRef
     """Accepts `Start`, `Wait`, `Close` and so on."""
@@ -309,7 +324,17 @@ class FakeGang:
             timeout: Seconds from the start after which the gang is stopped.
             dest: Log files; None: no files.
             event_sink: Also called with every event.
+
+        Raises:
+            SpecError: A number is not one, or `launchers` has a rank that does not exist, or a launcher twice.
         """
+        for what, number in (("nprocs", nprocs), ("window", window)):
+            if not is_whole(number, 1):
+                raise SpecError(f"{what} is {shown(number)}; give a number from 1 on")
+        if unknown := sorted((launchers or {}).keys() - range(nprocs), key=repr):
+            raise SpecError(f"launchers has the ranks {unknown}; the ranks are 0 to {nprocs - 1}")
+        if launchers and len({id(each) for each in launchers.values()}) < len(launchers):
+            raise SpecError("launchers has one launcher for two ranks; give each rank its own")
         self.launchers = {rank: (launchers or {}).get(rank) or FakeLauncher() for rank in range(nprocs)}
         self.events = EventRecorder(event_sink)
         self._spec = GangSpec(
@@ -327,15 +352,21 @@ class FakeGang:
 
     @property
     def processes(self) -> dict[int, FakeProcess]:
-        """Local rank to process, for the ranks that were launched."""
+        """Local rank to its newest process, for the ranks that were launched."""
         return {rank: one.process for rank, one in self.launchers.items() if hasattr(one, "process")}
 
     def __enter__(self) -> Self:
-        """Start the Supervisor."""
+        """Start the Supervisor. Possible once.
+
+        Raises:
+            SpecError: `grace` or `timeout` is not valid, or this gang was entered before.
+        """
+        if hasattr(self, "supervisor"):
+            raise SpecError("this gang was entered before; make a new one")
         GANG["grace"].checked(self._spec.grace_s)
         GANG["timeout"].checked(self._spec.timeout_s)
         ranks = self.launchers
-        plan = Attempt(
+        plan = _FakeAttempt(
             spec=self._spec,
             envs={rank: {} for rank in ranks},
             dest=self._dest,

@@ -163,6 +163,51 @@ def test_a_user_signal_that_kills_is_the_rank_s_own_failure():
         assert (result.outcome, result.root_cause, result.failures[1].exitcode) == ("failed", 1, -SIGUSR1)
 
 
+def test_a_rank_that_a_request_restarts_gets_another_process():
+    with FakeGang(2) as gang:
+        pids = ask(gang, Start())
+        first = gang.processes[0]
+        assert ask(gang, RestartRanks({0})) == {0: gang.processes[0].pid}
+        assert first.signals[0] == SIGTERM
+        assert gang.processes[0].pid not in pids.values()
+        assert ask(gang, TerminateRanks({1})).keys() == {1}
+        assert ask(gang, RestartRanks({1})) == {1: gang.processes[1].pid}
+        for process in gang.processes.values():
+            process.exit(0)
+        assert ask(gang, Wait()).outcome == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"nprocs": 0}, "nprocs is 0; give a number from 1 on"),
+        ({"nprocs": 2, "window": "x"}, "window is 'x'; give a number from 1 on"),
+        ({"nprocs": 2, "window": 0}, "window is 0; give"),
+        ({"nprocs": 2, "launchers": {5: FakeLauncher()}}, r"launchers has the ranks \[5\]; the ranks are 0 to 1"),
+        ({"nprocs": 2, "launchers": dict.fromkeys((0, 1), FakeLauncher())}, "has one launcher for two ranks"),
+    ],
+)
+def test_a_fake_gang_that_could_not_run_is_refused(settings, told):
+    with pytest.raises(SpecError, match=told):
+        FakeGang(**settings)
+
+
+def test_a_fake_gang_is_entered_once():
+    with FakeGang(1) as gang:
+        pass
+    with pytest.raises(SpecError, match="was entered before"), gang:
+        pass
+
+
+@pytest.mark.parametrize("code", [256, -65, 1.5, "x", None, True])
+def test_a_fake_process_ends_with_an_exit_code(code):
+    with FakeGang(1) as gang:
+        ask(gang, Start())
+        with pytest.raises(SpecError, match="give an exit code: 0 to 255, or -N for signal N"):
+            gang.processes[0].exit(code)
+        assert not gang.processes[0].ended
+
+
 def test_close_stops_politely_and_answers_the_result():
     with FakeGang(2) as gang:
         ask(gang, Start())
