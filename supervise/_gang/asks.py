@@ -52,7 +52,7 @@ def checked_ranks(ranks: Any, nprocs: int) -> frozenset[int]:
         raise SpecError(f"ranks is {ranks!r}; give a set of local ranks, or None for all") from None
     # 0.0 equals 0, but cannot be the number of a rank
     if unknown := sorted([rank for rank in wanted if rank not in every or not hasattr(rank, "__index__")], key=repr):
-        raise SpecError(f"ranks {unknown} are not in this gang; its local ranks are 0 to {nprocs - 1}")
+        raise SpecError(f"ranks {unknown} are not in this gang; its ranks are 0 to {nprocs - 1}")
     return frozenset(map(index, wanted))
 
 
@@ -72,10 +72,11 @@ def requested_ranks(ranks: Any, gang: Gang, name: str) -> frozenset[int]:
     return wanted
 
 
-def stray(message: object, more: str) -> SpecError:
+def stray(title: str, message: object, more: str) -> SpecError:
     """Return the error for a message that a Supervisor does not accept. An ask raises the error; a tell logs it.
 
     Args:
+        title: What the error calls the Supervisor.
         message: The message.
         more: The messages that it accepts in addition to those of every gang, with commas.
     """
@@ -84,7 +85,7 @@ def stray(message: object, more: str) -> SpecError:
     accepted = (
         f"Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), {more}Subscribe(...) or Unsubscribe(...)"
     )
-    return SpecError(f"a Supervisor does not accept {repr_of(message)}; send it {accepted}")
+    return SpecError(f"{title} does not accept {repr_of(message)}; send it {accepted}")
 
 
 # The reports of Workers and Tails, except for those that are events of the core
@@ -108,6 +109,8 @@ class GangShell(SupervisorShell["RunProcsResult"]):
     """The actor of a gang: the messages that a gang on one host and a gang over several hosts accept alike."""
 
     _mistakes = (SuperviseError, OSError, TypeError, ValueError, AttributeError)
+    _title = "a Supervisor"
+    """What errors call the actor."""
     _more_messages = ""
     """The messages that not every gang accepts, for the error about another one."""
 
@@ -179,4 +182,4 @@ class GangShell(SupervisorShell["RunProcsResult"]):
                 return self._refuse(message)
 
     def _refuse(self, message: Any) -> None:
-        raise stray(message, self._more_messages)
+        raise stray(self._title, message, self._more_messages)

@@ -189,7 +189,8 @@ def _load(
         try:
             values[rank] = file.load()
         except BaseException as error:
-            problems[rank] = f"its return value could not be unpickled here: {type(error).__name__}: {text_of(error)}"
+            what = f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
+            problems[rank] = f"its return value could not be unpickled here: {what}"
     tell(values, problems)
 
 

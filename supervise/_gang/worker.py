@@ -59,7 +59,7 @@ class LookForStop(Bare):
 
 
 class SuspendedAsAsked(NamedTuple):
-    """A signal of the caller has suspended the rank's process, which is no event. Worker -> Supervisor."""
+    """A signal of the caller has suspended the rank's process: no event follows. Worker -> Supervisor."""
 
     local_rank: int
 

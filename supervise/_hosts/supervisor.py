@@ -408,6 +408,8 @@ class HostsSupervisor(GangShell):
     is keyed by global rank. A stop of the actor closes the gang.
     """
 
+    _title = "a gang of several hosts"
+
     def __init__(
         self,
         plan: HostsPlan,

@@ -468,7 +468,11 @@ def _fate(end: RankEnd, result: RunProcsResult, story: Story) -> str:
 def _cause(end: RankEnd, how: str, failure: ProcessFailure | None, story: Story) -> str:
     if failure is not None and stopped_by_us(end.local_rank, end.exitcode, story):
         return _raised(failure)
-    last_word = f": {_raised(failure)}" if failure is not None and recorded(failure.message) else ""
+    last_word = ""
+    if failure is not None and recorded(failure.message):
+        last_word = f": {_raised(failure)}"
+    elif failure is not None and end.exitcode == 0 and _tells_more(failure):
+        last_word = f": {shortened(clean(str(failure.message))[0], _LONGEST_CAUSE)}"
     return f"{how}{_origin(end.local_rank, end.exitcode, story)}{last_word}"
 
 

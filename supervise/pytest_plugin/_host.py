@@ -274,7 +274,7 @@ def _factory(config: pytest.Config) -> pytest.TempPathFactory:
     """
     factory: pytest.TempPathFactory | None = getattr(config, "_tmp_path_factory", None)
     if factory is None:
-        raise _mark.MarkError("tests with ranks need pytest's plugin tmpdir; omit -p no:tmpdir")
+        raise _mark.MarkError("tests with ranks need tmp_path; omit -p no:tmpdir")
     return factory
 
 

@@ -186,6 +186,24 @@ def raise_lines() -> None:
     raise ValueError(f"shard {rank()} is empty\nsee the manual")
 
 
+def return_what_does_not_arrive() -> BaseException:
+    return NeedsTwo("one", "two")
+
+
+class NeedsTwo(Exception):  # noqa: N818 - no error: a value
+    """Is pickled with one argument."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(one)
+        self.two = two
+
+
+def test_a_value_that_does_not_arrive_is_the_reason_for_each_rank():
+    with pytest.raises(GangFailed) as failed:
+        run(return_what_does_not_arrive, n=2)
+    assert str(failed.value).count("its return value could not be unpickled here: TypeError: ") == 2
+
+
 def test_a_rank_that_failed_too_is_shown_with_the_first_line_of_its_exception():
     with pytest.raises(GangFailed, match=r"\n  rank \d: failed too: exit code 1: ValueError: shard \d is empty\n"):
         run(raise_lines, 2, start_method="fork", strategy="one_for_one")

@@ -4,7 +4,9 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from supervise.cli.runs_folder import make_runs_dir, runs_dir
-from tests.cli.command import HANG, Command, plain
+from tests.cli.command import HANG, SUPERVISE, Command, environment, plain
 from tests.patience import PATIENCE_S
 from tests.views.fake_run import event, read_run, write_run
 
@@ -312,6 +314,27 @@ def test_clean_removes_nothing_that_it_was_not_told(supervise: Command):
         code, shown = terminal.end()
     assert (code, left()) == (0, set())
     assert "2 runs removed, " in shown
+
+
+def test_two_that_clean_at_once_do_not_complain_about_each_other(supervise: Command):
+    """What one has removed is gone, as the other wants it."""
+    supervise.run("--run-id", "job", "true")
+    [path] = (supervise.tmp_path / "runs").iterdir()
+    for number in range(60):
+        shutil.copytree(path, path.with_name(f"job_{number:08x}"), symlinks=True)
+    both = [
+        subprocess.Popen(
+            [*SUPERVISE, "clean", "--all"],
+            env=environment(supervise.tmp_path),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    ends = [(each.communicate(timeout=PATIENCE_S)[1], each.returncode) for each in both]
+    assert ends == [("", 0)] * 2
+    assert list(path.parent.iterdir()) == []
 
 
 def test_clean_of_one_run(supervise: Command):

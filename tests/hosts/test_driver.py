@@ -278,7 +278,10 @@ def test_without_a_descriptor_for_the_keeper_the_gang_starts(
 
 
 def test_a_message_about_single_ranks_is_refused_and_not_recommended(make: Any):
-    with pytest.raises(SpecError, match=r"does not accept RestartRanks\(.*; send it Start.*Signal\(...\), Subscribe"):
+    with pytest.raises(
+        SpecError,
+        match=r"a gang of several hosts does not accept RestartRanks\(.*; send it Start.*Signal\(...\), Subscribe",
+    ):
         make().ask(RestartRanks(ranks=frozenset({0})), timeout=PATIENCE_S)
 
 

@@ -258,3 +258,9 @@ def test_a_plugin_that_forbids_sockets_does_not_forbid_ranks(tmp_path):
     )
     done = run(tmp_path, *QUIET)
     assert done.of("test_it")["outcome"] == "passed", done.out
+
+
+def test_without_the_plugin_of_temporary_folders_the_error_says_so(tmp_path):
+    write(tmp_path, test_it="import pytest\n\n@pytest.mark.ranks(2)\ndef test_it(rank):\n    pass\n")
+    done = run(tmp_path, *QUIET, "-p", "no:tmpdir")
+    assert done.of("test_it")["text"] == "tests with ranks need tmp_path; omit -p no:tmpdir"

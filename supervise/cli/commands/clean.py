@@ -103,6 +103,8 @@ def _remove(runs: Sequence[RecordedRun], output: _Output, *, dry_run: bool) -> i
         try:
             used_bytes, kept = remove(run.path, dry_run=dry_run)
         except OSError as error:
+            if not os.path.lexists(run.path):  # another `supervise clean` has removed it
+                continue
             print(f"supervise clean: {name}: {error.strerror}", file=sys.stderr)
             code = 1
             continue
@@ -160,19 +162,19 @@ def remove(path: str, *, dry_run: bool) -> tuple[int, str]:
     ):
         for below, folders, files, fd in os.fwalk(".", topdown=False, dir_fd=top):
             for each in (*files, *folders):
-                found, full = (
-                    os.stat(each, dir_fd=fd, follow_symlinks=False),
-                    os.path.normpath(os.path.join(below, each)),
-                )
-                if not (_WRITTEN.fullmatch(full) or stat.S_ISLNK(found.st_mode)):
-                    kept = full
-                elif not stat.S_ISDIR(found.st_mode):
-                    used_bytes += found.st_blocks * 512
-                    if not dry_run:
-                        os.unlink(each, dir_fd=fd)
-                elif not dry_run:
-                    with suppress(OSError):  # a file stays, or was made in the meantime
-                        os.rmdir(each, dir_fd=fd)
+                full = os.path.normpath(os.path.join(below, each))
+                with suppress(FileNotFoundError):  # another `supervise clean` has removed it
+                    found = os.stat(each, dir_fd=fd, follow_symlinks=False)
+                    if not (_WRITTEN.fullmatch(full) or stat.S_ISLNK(found.st_mode)):
+                        kept = full
+                    elif not stat.S_ISDIR(found.st_mode):
+                        if not dry_run:
+                            os.unlink(each, dir_fd=fd)
+                        used_bytes += found.st_blocks * 512
+                    elif not dry_run:
+                        with suppress(OSError):  # a file stays, or was made in the meantime
+                            os.rmdir(each, dir_fd=fd)
         if not kept and not dry_run:
-            os.rmdir(name, dir_fd=at)
+            with suppress(FileNotFoundError):
+                os.rmdir(name, dir_fd=at)
     return used_bytes, kept
