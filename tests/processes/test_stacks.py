@@ -443,7 +443,7 @@ def test_ranks_that_end_meanwhile_are_left_out_and_never_killed(tmp_path, no_py_
 def test_a_gang_that_does_not_run_has_no_stacks_and_an_unknown_rank_is_an_error():
     with FakeGang(2) as gang:
         assert gang.supervisor.ask(Stacks(), timeout=PATIENCE_S) == {}
-        with pytest.raises(SpecError, match="local ranks are 0 to 1"):
+        with pytest.raises(SpecError, match="its ranks are 0 to 1"):
             gang.supervisor.ask(Stacks(ranks=frozenset({2})), timeout=PATIENCE_S)
         gang.supervisor.ask(Start(), timeout=PATIENCE_S)
         for process in gang.processes.values():
