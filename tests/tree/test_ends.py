@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from supervise import (
+    ActorSupervisor,
     ChildSpec,
     RestartLimitExceeded,
     RestartPolicy,
@@ -46,23 +47,26 @@ def test_a_crash_without_a_text_is_an_error_all_the_same(parts, grow, crash_by):
     assert isinstance(caught.value.__cause__, Unspeakable)
 
 
-def _gave_up(grow, entrypoint, args, kind, **settings):
+def _gave_up(entrypoint, args, kind, **settings):
     """Return the error of a tree that gives up on its gang."""
     start = partial(Supervisor.start, name="job", entrypoint=entrypoint, args={0: args}, **settings)
-    tree = grow(ChildSpec(id="job", start=start, restart=kind), restart_policy=RestartPolicy(max_restarts=0))
-    with pytest.raises(RestartLimitExceeded) as caught:
+    spec = ChildSpec(id="job", start=start, restart=kind)
+    with (
+        ActorSupervisor.start(name="tree", children=[spec], restart_policy=RestartPolicy(max_restarts=0)) as tree,
+        pytest.raises(RestartLimitExceeded) as caught,
+    ):
         tree.ask(Wait(), timeout=PATIENCE_S)
     return caught.value
 
 
-def test_a_gang_that_has_timed_out_is_not_blamed_on_a_rank_that_was_stopped(grow):
-    error = _gave_up(grow, "sleep", ("600",), "transient", timeout=0.2)
+def test_a_gang_that_has_timed_out_is_not_blamed_on_a_rank_that_was_stopped():
+    error = _gave_up("sleep", ("600",), "transient", timeout=0.2)
     assert "child 'job' has failed, after 0 restarts" in str(error)
     assert str(error.__cause__) == "job: the gang has timed out"
 
 
-def test_a_permanent_gang_that_succeeds_has_ended(grow):
-    error = _gave_up(grow, "true", (), "permanent")
+def test_a_permanent_gang_that_succeeds_has_ended():
+    error = _gave_up("true", (), "permanent")
     assert "child 'job' has ended, after 0 restarts" in str(error)
     assert str(error.__cause__) == "child 'job' has ended without a failure, and its restart kind is permanent"
 
