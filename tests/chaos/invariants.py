@@ -80,8 +80,8 @@ def _may_fail(case: Case, message: object, error: Exception) -> bool:  # noqa: P
     if case.spec.kind == "missing" or (case.cramped and not _has_started(case)):
         return isinstance(message, (Start, Wait, Poll, Close)) and isinstance(error, (OSError, SpawnError, SpecError))
     full = case.spec.logs == "full disk" and isinstance(error, OSError)
-    if isinstance(message, Start):
-        return full or isinstance(error, (SpawnError, SpecError))
+    if isinstance(message, Start):  # after one that had no descriptor, another one may succeed
+        return full or isinstance(error, (SpawnError, SpecError)) or (case.cramped and isinstance(error, OSError))
     if case.spec.ready == "notify" and not _has_started(case):  # a rank has failed before all were ready
         return isinstance(message, (Wait, Poll, Close)) and isinstance(error, SpawnError)
     return not isinstance(message, (Wait, Poll, Close)) and isinstance(error, SpecError)
