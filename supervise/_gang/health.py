@@ -791,7 +791,7 @@ class RankHealth:
         from supervise._gang.probing import Probing  # lazy: most gangs have no probe
 
         assert self._host is not None  # noqa: S101 - a gang that has ended has no rank that starts
-        made = Probing(self._host.attempt, rank, text, self._loop, then)
+        made = Probing(self._host.attempt, rank, text, self._loop, then, trimmer_of=self._host.ranks.trimmer_of)
         self._probings.setdefault(rank, []).append(made)
         return made
 
@@ -802,6 +802,7 @@ class RankHealth:
 
             one.begin(delay_s(one.tries))
         else:
+            one.end()
             self._met(one.rank, one.text)
 
     def _begin_alive(self, rank: int) -> None:
@@ -830,7 +831,7 @@ class RankHealth:
     def _end_probes(self, rank: int) -> None:
         for each in self._probings.pop(rank, ()):
             each.end()
-            if each.probe.kind == "exec" and each.thread is not None:
+            if each.probe.kind in ("exec", "log") and each.thread is not None:
                 self._threads = [*(thread for thread in self._threads if thread.is_alive()), each.thread]
 
     def _step(self, event: steps.Event) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import socket
+import sys
 import threading
 import time
 from functools import partial
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from supervise import _platform as platform
 from supervise._core.hangs import LATE_NS
+from supervise._files import closing, open_regular
 from supervise._printable import ending, one_line
 from supervise._probes import Probe, parse
 from supervise._process.files import anonymous_file
@@ -20,9 +23,10 @@ from supervise._process.launch.program import LaunchSpec, Streams, UnreapedError
 from supervise._process.lifeline import Lifeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from supervise._gang.attempt import Attempt
+    from supervise._logs.trim import LogTrimmer
     from supervise._runtime.loop import Loop, Timer
 
 
@@ -33,11 +37,35 @@ _WORDS_CHARS, _LAST_BYTES = 200, 4096
 _OF_THE_RANK = ("TORCHELASTIC_ERROR_FILE", "SUPERVISE_RECORD")  # a command that fails records no error of the rank
 
 
+_PIECE_BYTES = 1 << 18
+"""Bytes of a log that are searched at once. Of a longer line, only the beginning is searched."""
+_REPEAT = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?|([*+?{])", re.DOTALL)
+"""What a pattern consists of; as group 1, an operator because of which a search may take time without limit."""
+_SEARCH = """\
+import os, re, sys
+path, begin, size, pattern = sys.argv[1:]
+text = os.pread(os.open(path, os.O_RDONLY | os.O_NONBLOCK), int(size), int(begin)).decode(errors="replace")
+print(any(map(re.compile(pattern).search, text.replace("\\r\\n", "\\n").split("\\n"))))
+"""
+"""The program that searches with such a pattern: in this process, the search would hold the GIL, and stop all."""
+
+
+class Place:
+    """How far a log was searched."""
+
+    def __init__(self) -> None:
+        """Begin at the beginning of the log."""
+        self.shown_bytes = 0
+        """The number of bytes before the first that was not searched. `LogTrimmer` removes none from there on."""
+        self.is_in_line = False
+        """Whether these bytes end in the middle of a line that is too long."""
+
+
 class Try:
     """One try of a probe. Other threads may cancel it."""
 
     def __init__(
-        self, probe: Probe, cwd: str, variables: Mapping[str, str], logs: dict[str, int], timeout_s: float
+        self, probe: Probe, cwd: str, variables: Mapping[str, str], logs: Mapping[str, Place], timeout_s: float
     ) -> None:
         """Prepare.
 
@@ -45,7 +73,7 @@ class Try:
             probe: The probe.
             cwd: The working directory of the rank; "" for that of this process.
             variables: The environment of the rank.
-            logs: The path of each log of the rank to the number of bytes that were searched. A try changes it.
+            logs: The path of each log of the rank to its place, which a try changes.
             timeout_s: Seconds after which the caller cancels the try. A connection gives up a second later.
         """
         self._probe, self._cwd, self._variables, self._logs = probe, cwd, variables, logs
@@ -120,25 +148,73 @@ class Try:
         return ""
 
     def _log(self) -> str:
-        logs = self._logs
-        for path in logs:
-            with open(path, "rb") as file:
-                file.seek(logs[path] if logs[path] <= os.fstat(file.fileno()).st_size else 0)
-                for line in file:
-                    if line.endswith(b"\n"):
-                        logs[path] = file.tell()
-                        if self._probe.target.search(line.decode(errors="replace").rstrip("\r\n")):
-                            return ""
+        for path, place in self._logs.items():
+            with closing(open_regular(path, follow=True)) as fd:
+                while piece := self._piece(fd, place):
+                    begin, data = piece
+                    if self._matches(path, begin, data):
+                        return ""
+                    if self._canceled:
+                        return "canceled"
+                    place.shown_bytes, place.is_in_line = begin + len(data), not data.endswith(b"\n")
         return "no line matches"
 
+    def _piece(self, fd: int, place: Place) -> tuple[int, bytes] | None:
+        """Return the next lines of a log and their offset; of a line that is too long, only the beginning."""
+        if place.shown_bytes > os.fstat(fd).st_size:  # truncated by the rank
+            place.shown_bytes, place.is_in_line = 0, False
+        while not self._canceled:
+            begin = place.shown_bytes
+            try:
+                if (data_at := os.lseek(fd, begin, os.SEEK_DATA)) > begin:  # behind a hole, a line may begin anywhere
+                    begin, place.is_in_line = data_at, False
+            except OSError:  # a hole up to the end, or a file system without holes
+                pass
+            data = os.pread(fd, _PIECE_BYTES, begin)
+            end = data.find(b"\n") + 1 if place.is_in_line else data.rfind(b"\n") + 1
+            if not end and len(data) < _PIECE_BYTES and not place.is_in_line:  # the line is not complete
+                break
+            if not place.is_in_line:
+                return begin, data[: end or len(data)]
+            if not data:
+                break
+            place.shown_bytes, place.is_in_line = begin + (end or len(data)), not end
+        return None
+
+    def _matches(self, path: str, begin: int, data: bytes) -> bool:
+        """Return whether a line matches. A pattern that may take time without limit is searched by a process."""
+        pattern: re.Pattern[str] = self._probe.target
+        if _repeats(pattern.pattern) and sys.executable and not getattr(sys, "frozen", False):
+            words = ("-I", "-S", "-c", _SEARCH, path, str(begin), str(len(data)), pattern.pattern)
+            code, said = self._run_program((sys.executable, *words))
+            if said not in ("True", "False") and not self._canceled:
+                raise OSError(f"the search has failed: {said.rpartition(chr(10))[2] or code}")
+            return said == "True"
+        lines = data.decode(errors="replace").replace("\r\n", "\n").split("\n")
+        return any(map(pattern.search, lines))
+
     def _exec(self) -> str:
+        code, said = self._run_program(self._probe.target)
+        self.excused = code is None
+        if code is None:
+            lost = "exit status lost: another part of this program reaped the process"
+            return "canceled" if self._canceled else lost
+        how_ended = f"exit code {code}" if code >= 0 else f"killed by {ending(code)}"
+        last = f": {one_line(said.splitlines()[-1])[:_WORDS_CHARS]}" if said else ""
+        return f"{how_ended}{last}" if code else ""
+
+    def _run_program(self, words: Sequence[str]) -> tuple[int | None, str]:
+        """Run a program until it ends or the try is canceled; return its exit code and the end of its output.
+
+        The exit code is None if it is not known, or if the try was canceled before.
+        """
         with contextlib.ExitStack() as stack:
             out = anonymous_file("supervise-probe")
             stack.callback(os.close, out)
             self._line = line = Lifeline()
             stack.callback(line.cut)
             if self._canceled:
-                return "canceled"
+                return None, ""
             read_end = line.read_end()
             stack.callback(os.close, read_end)
             streams = Streams(*[f"/proc/self/fd/{out}"] * 2)
@@ -150,7 +226,7 @@ class Try:
                 gate=True,  # so that it does not survive this process, even if that is killed now
             )
             try:
-                child = run_program(self._probe.target, how, read_end)
+                child = run_program(words, how, read_end)
             except UnreapedError as unreaped:  # it is killed
                 os.waitpid(unreaped.pid, 0)
                 raise unreaped.error from None
@@ -161,14 +237,14 @@ class Try:
             except ChildProcessError:  # other code of this program has reaped it, or the kernel: SIGCHLD is ignored
                 ended = child.reap()
                 code = None if ended is None else ended.code
-            self.excused = code is None
             begin = max(0, os.fstat(out).st_size - _LAST_BYTES)
             said = os.pread(out, _LAST_BYTES, begin).decode(errors="replace").strip()
-        if code is None:
-            return "exit status lost: another part of this program reaped the process"
-        how_ended = f"exit code {code}" if code >= 0 else f"killed by {ending(code)}"
-        last = f": {one_line(said.splitlines()[-1])[:_WORDS_CHARS]}" if said else ""
-        return f"{how_ended}{last}" if code else ""
+        return code, said
+
+
+def _repeats(pattern: str) -> bool:
+    """Return whether a pattern has an operator of repetition."""
+    return any(found[1] for found in _REPEAT.finditer(pattern))
 
 
 # The times of the tries, on the gang's loop
@@ -189,7 +265,16 @@ def delay_s(tries: int) -> float:
 class Probing:
     """The tries of a probe during one life of a rank. Used on the gang's loop."""
 
-    def __init__(self, attempt: Attempt, rank: int, text: str, loop: Loop, then: Callable[[Probing], object]) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        rank: int,
+        text: str,
+        loop: Loop,
+        then: Callable[[Probing], object],
+        *,
+        trimmer_of: Callable[[str], LogTrimmer | None],
+    ) -> None:
         """Prepare. `begin` begins the first try.
 
         Args:
@@ -198,11 +283,17 @@ class Probing:
             text: The probe, as the settings have it.
             loop: The gang's loop.
             then: Function that is called after each try.
+            trimmer_of: Returns the bound of a log, which keeps what was not searched.
         """
         part, dest = attempt.spec.of(rank), attempt.dest
         variables = attempt.spec.variables_of(rank, attempt.envs[rank])
         self.rank, self.text, self.probe = rank, text, parse(text, variables)
-        logs = {path: 0 for path in (dest.stdouts[rank], dest.stderrs[rank]) if path and path != os.devnull}
+        paths = (dest.stdouts[rank], dest.stderrs[rank]) if self.probe.kind == "log" else ()
+        logs = {path: Place() for path in paths if path and path != os.devnull}
+        trimmers = [(trimmer, place) for path, place in logs.items() if (trimmer := trimmer_of(path)) is not None]
+        for trimmer, place in trimmers:
+            trimmer.add(place)
+        self._trimmers = trimmers
         self._new_try = partial(Try, self.probe, attempt.spec.cwd_of(part) or "", variables, logs, part.alive_timeout_s)
         self._timeout_s = part.alive_timeout_s
         self._loop, self._then = loop, then
@@ -224,6 +315,9 @@ class Probing:
 
     def end(self) -> None:
         """Cancel the tries. No function is called any more."""
+        trimmers, self._trimmers = self._trimmers, []
+        for trimmer, place in trimmers:
+            trimmer.remove(place)
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None

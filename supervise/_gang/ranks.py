@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from supervise._gang.tail import Tail
     from supervise._logs.reader import LogReader
     from supervise._logs.sinks import CancelToken
-    from supervise._logs.trim import Trimming
+    from supervise._logs.trim import LogTrimmer, Trimming
     from supervise._runtime.loop import Loop
     from supervise.messages import WorkerExited
 
@@ -74,6 +74,10 @@ class RankActors:
         self.abandoned_tails = 0
         """Number of Tails that had already started when `assemble` failed. Each of them reports its end."""
         self._roomy = True
+
+    def trimmer_of(self, path: str) -> LogTrimmer | None:
+        """Return the bound of a log; None if it has none."""
+        return None if self._trimming is None else self._trimming.of(path)
 
     def assemble(self) -> TailsStarted:
         """Make the files and start the actors. Return the event that has the number of Tails.

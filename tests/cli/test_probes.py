@@ -1,6 +1,7 @@
 """Probes in gang files and options: `check`, `--dry-run`, real servers; and what ranks report without an option."""
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -232,3 +233,50 @@ def test_a_watchdog_without_a_beat_for_three_deadlines_says_so(supervise: Comman
         run.process.terminate()
         _, _, err = run.end()
         assert "heartbeat" not in err
+
+
+@pytest.mark.parametrize("pattern", [r"^(\w+\s?)*$", "(a+)+$"])
+def test_a_pattern_whose_search_does_not_end_stops_nothing_else(supervise: Command, pattern: str):
+    """Another process searches; a signal ends the run at once."""
+    script = f"echo {'a' * 60}!; exec sleep 1000"
+    with supervise.started(
+        "--run-id", "job", "--ready", f"log:{pattern}", "--ready-timeout", "900", "sh", "-c", script
+    ) as run:
+        run.hear()
+        assert supervise.supervise("status", "job").returncode == 0
+        run.signal(signal.SIGTERM)
+        assert run.end()[0] == 128 + signal.SIGTERM
+
+
+def test_a_bound_of_the_log_keeps_what_was_not_searched(supervise: Command):
+    """The line is far before the end of a flood, which comes between two tries."""
+    flood = f"print('listening', flush=True)\nfor _ in range(4000): print('{'z' * 80}')\ntime.sleep(1000)"
+    words = ("-v", "-r", "3", "--log-max-bytes", "64K", "--ready", "log:listening", "--ready-timeout", "40")
+    with supervise.started(*words, sys.executable, "-c", f"import time; time.sleep(0.3)\n{flood}") as run:
+        run.hear_error("process.ready")
+        run.signal(signal.SIGTERM)
+        run.end()
+
+
+SPARSE = """
+import os
+path = os.readlink("/proc/self/fd/1")
+os.write(1, b"x" * 3_000_000 + b"\\n")
+os.truncate(path, 1 << 38)
+os.write(1, b"\\nup\\n")
+"""
+
+
+def test_a_line_of_any_length_and_a_hole_are_passed_over(supervise: Command, tmp_path: Path):
+    """The file is then as large as 256 GiB."""
+    (tmp_path / "sparse.py").write_text(SPARSE + "import time; time.sleep(1000)")
+    with supervise.started("-r", "3", "--ready", "log:^up$", "-v", "sparse.py") as run:
+        run.hear_error("process.ready")
+        run.signal(signal.SIGTERM)
+        run.end()
+
+
+def test_a_log_that_is_a_pipe_now_is_said_to_be_one(supervise: Command, tmp_path: Path):
+    script = 'path=$(readlink /proc/$$/fd/1); rm "$path"; mkfifo "$path"; exec sleep 1000'
+    done = supervise.run("-r", "3", "--ready", "log:up", "--ready-timeout", "1", "sh", "-c", script)
+    assert "the last answer: not a regular file" in done.stderr
