@@ -76,9 +76,9 @@ def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[i
         val_or_map: One choice for all ranks, or local rank to choice; a missing rank gets `Std.NONE`.
         local_world_size: Number of ranks.
     """
-    if isinstance(val_or_map, Std):
-        return dict.fromkeys(range(local_world_size), val_or_map)
-    return {rank: val_or_map.get(rank, Std.NONE) for rank in range(local_world_size)}
+    if isinstance(val_or_map, int):  # also a `Std` of PyTorch
+        return dict.fromkeys(range(local_world_size), Std(int(val_or_map)))
+    return {rank: Std(int(val_or_map.get(rank, Std.NONE))) for rank in range(local_world_size)}
 
 
 def validate_full_rank(d: Mapping[int, Any], nprocs: int, what: str) -> None:
@@ -93,14 +93,14 @@ def validate_full_rank(d: Mapping[int, Any], nprocs: int, what: str) -> None:
 
 
 def check_streams(what: str, choice: object) -> None:
-    """Raise unless `choice` is a `Std`, or a mapping of local rank to `Std`.
+    """Raise unless `choice` is a `Std`, also that of PyTorch, or a mapping of local rank to `Std`.
 
     Raises:
         SpecError: `choice` is not valid; the text names the setting, the rank and the value.
     """
     from collections.abc import Mapping
 
-    if isinstance(choice, Std):
+    if _is_number(choice) and 0 <= choice <= Std.ALL:  # type: ignore[operator]
         return
     if not isinstance(choice, Mapping):
         raise SpecError(f"{what} is {choice!r}; give a Std, such as Std.ALL, or local rank to one; see Std.from_str")

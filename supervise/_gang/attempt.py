@@ -466,6 +466,7 @@ def _reified(spec: GangSpec, number: int) -> tuple[dict[int, dict[str, str]], Lo
     envs = {rank: _env(spec, env, number) for rank, env in spec.envs.items()}
     try:
         dest = spec.logs_specs.reify(envs)
+        _check_paths(dest)
         validate_full_rank(dest.stdouts, len(spec.args), "stdouts")
         validate_full_rank(dest.stderrs, len(spec.args), "stderrs")
     except Exception as error:
@@ -474,6 +475,25 @@ def _reified(spec: GangSpec, number: int) -> tuple[dict[int, dict[str, str]], Lo
         what = f"{type(error).__name__}: {text_of(error)}"
         raise SpecError(f"{type(spec.logs_specs).__name__}.reify raised {what}") from error
     return envs, dest
+
+
+_MAPPINGS = ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files")
+
+
+def _check_paths(dest: LogsDest) -> None:
+    """Replace each path that is not a text, such as a `pathlib.Path`, by its text.
+
+    Raises:
+        SpecError: A value is not a path.
+    """
+    for name in _MAPPINGS:
+        paths: dict[int, Any] = getattr(dest, name)
+        for rank, path in paths.items():
+            if not isinstance(path, str):
+                try:
+                    paths[rank] = os.fsdecode(path)
+                except TypeError:
+                    raise SpecError(f"{name} of rank {rank} is {shown(path)}; give a path") from None
 
 
 def _env(spec: GangSpec, env: Mapping[str, str], number: int) -> dict[str, str]:

@@ -12,6 +12,7 @@ import multiprocessing
 from multiprocessing import *  # noqa: F403 - the standard library's own list of names
 from typing import Any
 
+from supervise.multiprocessing._rank import living
 from supervise.multiprocessing.spawn import (
     ENV_VAR_PARALLEL_START,
     ProcessContext,
@@ -22,6 +23,12 @@ from supervise.multiprocessing.spawn import (
     spawn,
     start_processes,
 )
+
+
+def active_children() -> list[Any]:  # type: ignore[no-redef]  # in place of that of the standard library
+    """Return the processes of this process that have not ended: those of `spawn`, and those of `multiprocessing`."""
+    return [*living(), *multiprocessing.active_children()]
+
 
 __all__ = [
     "ENV_VAR_PARALLEL_START",

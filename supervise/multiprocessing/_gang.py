@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import time
 from functools import partial
@@ -21,13 +22,12 @@ from supervise._printable import LOST_CODE
 from supervise._process.launch.settings import Plain
 from supervise._runtime import fork_hooks
 from supervise._runtime.future import Reply
+from supervise._settings import usual_grace_s
 from supervise.destinations import LogsDest
 from supervise.logs import LogsSpecs
 from supervise.multiprocessing._rank import RankProcess
 
 if TYPE_CHECKING:
-    import signal
-
     from supervise._gang.spec import GangSettings
     from supervise._process.launch.return_value import OutcomeFile
     from supervise.errors import SupervisorCrashed
@@ -70,6 +70,14 @@ class _Ends:
         """Wait until every rank has ended."""
         for process in self._processes:
             process.join()
+
+    def interrupt(self) -> None:
+        """Begin the close of the gang by SIGINT, unless its ranks had a SIGINT before; give them their grace."""
+        if not any(process.was_interrupted for process in self._processes):
+            abandon(self._processes, signal.SIGINT)
+        deadline_s = time.monotonic() + usual_grace_s()
+        for process in self._processes:
+            process.join(max(0.0, deadline_s - time.monotonic()))
 
 
 def _trace(end: say.WorkerExited, value: OutcomeFile | None) -> tuple[str | None, int | None]:
@@ -184,7 +192,9 @@ def _wait_at_exit() -> None:
 
 def _await_ranks() -> None:
     if issubclass(getattr(sys, "last_type", None) or object, KeyboardInterrupt):
-        return  # after Ctrl-C, this process closes its ranks instead
+        for ends in list(_standing):
+            ends.interrupt()
+        return  # after Ctrl-C, this process closes its ranks
     for ends in list(_standing):
         ends.wait()
 

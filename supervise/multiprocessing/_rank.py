@@ -28,6 +28,14 @@ def wait_for_any(sentinels: list[int], timeout: float | None) -> list[Any]:
     return connection.wait(sentinels, None if timeout is not None and timeout > LONGEST_WAIT_S else timeout)
 
 
+_made: weakref.WeakSet[RankProcess] = weakref.WeakSet()
+
+
+def living() -> list[RankProcess]:
+    """Return the processes that this process has started by `spawn` and that have not ended."""
+    return [process for process in _made if process.is_ours and process.is_alive()]
+
+
 class RankProcess:
     """A process of `spawn`, in place of a `multiprocessing.Process`. Its Supervisor starts and reaps it.
 
@@ -48,6 +56,8 @@ class RankProcess:
         self._local_rank = local_rank
         self.name = name
         self._daemon = daemon
+        self.was_interrupted = False
+        """Whether `interrupt_all` was called."""
         self._host_pid = os.getpid()
         self._wake_fd = WakeFd()
         self.sentinel: int = self._wake_fd.fileno()
@@ -60,6 +70,7 @@ class RankProcess:
         """A failure that the exit code does not show: its status was lost, or its Supervisor crashed."""
         self.failed_ns: int | None = None
         """Monotonic time of its failure, in ns: when the exception was captured, or else when its death was noticed."""
+        _made.add(self)
         weakref.finalize(self, self._wake_fd.close).atexit = False  # the loop may still call `settle` at the exit
 
     def started(self, pid: int, gang: pykka.ActorRef[Any]) -> None:
@@ -72,6 +83,11 @@ class RankProcess:
             self.failed_ns, self.trace, self.complaint = failed_ns if exitcode else None, trace, complaint
             self.exitcode = exitcode
             self._wake_fd.set()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the caller is in the process that has started this one."""
+        return self._host_pid == os.getpid() and hasattr(self, "_pid")
 
     @property
     def pid(self) -> int:
@@ -100,7 +116,11 @@ class RankProcess:
         """
         self.check_host()
         if self.exitcode is None:
-            wait_for_any([self.sentinel], timeout)
+            try:
+                wait_for_any([self.sentinel], timeout)
+            except KeyboardInterrupt:  # Ctrl-C does not reach the processes, which have their own sessions
+                self.interrupt_all()
+                raise
 
     def check_host(self) -> None:
         """Raise unless the caller is in the process that started this one. The error has the text of `multiprocessing`.
@@ -119,9 +139,10 @@ class RankProcess:
         """Send SIGKILL to its process group; no effect after its end."""
         self._signal(signal.SIGKILL)
 
-    def interrupt(self) -> None:
-        """Send SIGINT to its process group; no effect after its end."""
-        self._signal(signal.SIGINT)
+    def interrupt_all(self) -> None:
+        """Send SIGINT to the process groups of all processes that were started with it, after Ctrl-C."""
+        self.was_interrupted = True
+        self._ask_for(signal.SIGINT, None)
 
     def close(self) -> None:
         """Check that the process has ended, as `multiprocessing.Process.close` does first. No other effect.
@@ -136,14 +157,16 @@ class RankProcess:
 
     def _signal(self, sig: signal.Signals) -> None:
         """Send a signal to its process group through its Supervisor; no effect after its end."""
-        if not self.is_alive():
-            return
+        if self.is_alive():
+            self._ask_for(sig, frozenset({self._local_rank}))
+
+    def _ask_for(self, sig: signal.Signals, ranks: frozenset[int] | None) -> None:
         import pykka
 
         from supervise.messages import Signal
 
         with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout):  # the gang has ended, and this process with it
-            self._gang.ask(Signal(sig=sig, ranks=frozenset({self._local_rank}), group=True), timeout=_PROMPT_S)
+            self._gang.ask(Signal(sig=sig, ranks=ranks, group=True), timeout=_PROMPT_S)
 
     def __repr__(self) -> str:
         """Return the same text as `multiprocessing.Process`."""

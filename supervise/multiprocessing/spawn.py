@@ -139,21 +139,20 @@ class ProcessContext:
                 130 is an uncaught `KeyboardInterrupt`.
             UnkillableError: A process survived SIGKILL.
         """
-        try:
-            return self._join(timeout, grace_period)
-        except KeyboardInterrupt:  # Ctrl-C does not reach the processes, which have their own sessions
-            for process in self.processes:
-                if isinstance(process, RankProcess):
-                    process.interrupt()
-            raise
+        return self._join(timeout, grace_period, interrupts=True)
 
-    def _join(self, timeout: float | None, grace_period: float | None) -> bool:
+    def _join(self, timeout: float | None, grace_period: float | None, *, interrupts: bool) -> bool:
         if not self.sentinels:
             return True
-        for process in self.processes[:1]:
-            if isinstance(process, RankProcess):
-                process.check_host()
-        ready = wait_for_any(list(self.sentinels), timeout)
+        ours = [process for process in self.processes[:1] if isinstance(process, RankProcess)]
+        for process in ours:
+            process.check_host()
+        try:
+            ready = wait_for_any(list(self.sentinels), timeout)
+        except KeyboardInterrupt:  # as in `RankProcess.join`
+            for process in ours if interrupts else ():
+                process.interrupt_all()
+            raise
         seen_ns = time.monotonic_ns()  # the clock of `RankProcess.failed_ns`
         failed = []
         for sentinel, index in list(self.sentinels.items()):
@@ -313,7 +312,7 @@ def start_processes(  # noqa: PLR0917 - PyTorch's order
             )
         context = ProcessContext(processes, [""] * len(processes))
         context._grace_s = grace_s  # noqa: SLF001 - a class of this module
-        while join and not context._join(None, None):  # noqa: SLF001 - at Ctrl-C `abandon` signals, not `join`
+        while join and not context._join(None, None, interrupts=False):  # noqa: SLF001 - at Ctrl-C `abandon` signals, not `join`
             pass
     except ProcessException:
         raise

@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import threading
+from enum import IntFlag
+from pathlib import Path
 from types import SimpleNamespace
 
 import machine
 import pytest
 import ranks
 
-from supervise import RestartPolicy
+from supervise import RestartPolicy, SpecError
 from supervise.elastic import (
     DefaultLogsSpecs,
     MultiprocessContext,
@@ -26,6 +28,7 @@ from supervise.elastic import (
     Std,
     SubprocessContext,
     start_processes,
+    to_map,
 )
 from supervise.elastic.api import (
     _get_default_signal,
@@ -109,6 +112,61 @@ def test_a_rank_that_specs_leave_out_is_an_error():
 
 
 # Our contexts
+
+
+class WithPaths(DefaultLogsSpecs):
+    """Its paths are no texts."""
+
+    def reify(self, envs):
+        dest = super().reify(envs)
+        for paths in (dest.stdouts, dest.stderrs, dest.tee_stdouts, dest.tee_stderrs, dest.error_files):
+            paths.update({rank: Path(path) for rank, path in paths.items()})
+        return dest
+
+
+@pytest.mark.parametrize("entrypoint", ["echo", print])
+def test_the_paths_of_logs_may_be_objects(entrypoint, tmp_path, capfd):
+    """As with PyTorch."""
+    logs = WithPaths(str(tmp_path / "logs"), tee=Std.ALL)
+    result = start_processes("n", entrypoint, {0: ("hello",)}, {0: {}}, logs).wait(PATIENCE_S)
+    assert not result.is_failed()
+    assert Path(result.stdouts[0]).read_text() == "hello\n"
+    assert capfd.readouterr().out == "[n0]:hello\n"
+
+
+def test_a_path_of_a_log_that_is_none_is_named(tmp_path):
+    class Broken(DefaultLogsSpecs):
+        def reify(self, envs):
+            dest = super().reify(envs)
+            dest.error_files[1] = 7.5
+            return dest
+
+    with pytest.raises(SpecError, match=r"error_files of rank 1 is 7\.5; give a path"):
+        start_processes("n", "true", {0: (), 1: ()}, {0: {}, 1: {}}, Broken(str(tmp_path)))
+
+
+class TheirStd(IntFlag):
+    """As PyTorch's `Std`."""
+
+    NONE = 0
+    OUT = 1
+    ERR = 2
+    ALL = OUT | ERR
+
+
+@pytest.mark.parametrize("tee", [TheirStd.ALL, {0: TheirStd.ALL}])
+def test_a_std_of_pytorch_is_one(tee, tmp_path, capfd):
+    """A program that is half migrated may have both."""
+    assert to_map(TheirStd.OUT, 2) == {0: Std.OUT, 1: Std.OUT}
+    logs = DefaultLogsSpecs(str(tmp_path / "logs"), tee=tee)
+    assert not start_processes("n", "echo", {0: ("hello",)}, {0: {}}, logs).wait(PATIENCE_S).is_failed()
+    assert capfd.readouterr().out == "[n0]:hello\n"
+
+
+@pytest.mark.parametrize("tee", [4, -1, True, "3", 1.0])
+def test_what_is_no_std_is_refused(tee):
+    with pytest.raises(SpecError, match=r"tee is .*; give a Std, such as Std\.ALL"):
+        DefaultLogsSpecs(tee=tee)
 
 
 @pytest.mark.parametrize("kind", ["binary", "function"])

@@ -161,6 +161,10 @@ if __name__ == "__main__":
         signal.raise_signal(signal.SIGINT)
     if how == "joining":
         context.join()
+    if how == "joining one":
+        context.processes[0].join()
+    if how == "elsewhere":
+        signal.pause()
 """
 
 
@@ -186,10 +190,34 @@ def test_the_interpreter_ends_daemons_and_after_an_interrupt_all(tmp_path, ear, 
     assert watch.seconds < PATIENCE_S
 
 
-@pytest.mark.parametrize("how", ["joining", "spawning"])
-def test_ctrl_c_during_a_join_reaches_the_processes(tmp_path, ear, gate, how):
+@pytest.mark.parametrize("how", ["joining", "spawning", "joining one", "elsewhere"])
+def test_ctrl_c_reaches_the_processes(tmp_path, ear, gate, how):
+    """From a join, or at the exit of an interpreter that was elsewhere."""
     with program(tmp_path, ear, gate, how) as host:
         pid = int(ear.hear())
         host.send_signal(signal.SIGINT)
         assert host.wait(PATIENCE_S) in (-signal.SIGINT, 130)
     assert not psutil.pid_exists(pid)
+
+
+@each_method
+def test_the_identity_of_a_process_is_the_number_in_its_name(method, ear):
+    """By which programs number their workers, and multiprocessing names the processes of each."""
+    context = mp.start_processes(work.say_identity, (ear.path,), nprocs=2, join=False, start_method=method)
+    heard = sorted(ear.hear() for _ in range(2))
+    finish(context)
+    for index, line in enumerate(heard):
+        name = context.processes[index].name
+        number = name.rpartition("-")[2]
+        assert line == f"{index} {name} ({number},) ForkProcess-{number}:1"
+
+
+def test_the_processes_are_among_the_active_children(ear, gate):
+    context = mp.spawn(work.wait_and_say, (ear.path, gate.path), nprocs=2, join=False)
+    heard = {ear.hear(), ear.hear()}
+    assert {str(process.pid) for process in mp.active_children()} == heard
+    for process in mp.active_children():
+        process.kill()
+    for process in context.processes:
+        process.join(PATIENCE_S)
+    assert mp.active_children() == []

@@ -95,3 +95,9 @@ class Unpicklable:
 
 
 __all__ = ["signal", "subprocess", "threading"]  # used by what `run` runs
+
+
+def say_identity(index, ear):
+    """Say the identity of this process and the name that a process of it would have."""
+    me = multiprocessing.current_process()
+    say(ear, f"{index} {me.name} {me._identity} {multiprocessing.get_context('fork').Process(target=print).name}")

@@ -22,6 +22,8 @@ class Worker(process.BaseProcess):
         plain, (fn, args) = settings.plain, settings.call
         daemon = None if plain is None else plain.daemon
         super().__init__(target=fn, name=bootstrap_call.name_of(settings), args=args, daemon=daemon)
+        number = str(settings.local_rank + 1) if plain is None else self.name.rpartition("-")[2]
+        self._identity = tuple(map(int, number.split(":")))  # the base class has counted the processes of this one
         self._settings = settings
         self._start_method = settings.method
         self._parent_pid = settings.host_pid
