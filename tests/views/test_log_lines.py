@@ -121,18 +121,41 @@ def test_the_times_of_lines_that_come_while_logs_are_followed(tmp_path: Path) ->
 
 
 def test_a_line_is_not_joined_across_the_part_of_a_log_that_was_removed(tmp_path: Path) -> None:
-    """The oldest part of a log becomes a hole, which may begin before the place up to which the log was read."""
+    """The oldest part of a log becomes a hole, which may begin before the place up to which the log was read.
+
+    The end of a line is left out, and said to be.
+    """
     run = a_run(tmp_path / "run", {"0/stdout": 0})
     log, begin = tmp_path / "run/attempt_0/0/stdout.log", 1 << 20
     log.write_bytes(b"whole\ntorn ")
-    reader = LogLines(LogTimes(run), None)
+    told: list[str] = []
+    reader = LogLines(LogTimes(run), None, told.append)
     assert [block.lines for block in reader.look(logs_of(run), BEGIN_S + 20)] == [[b"whole"]]
     with log.open("r+b") as file:
         file.truncate(0)
         file.seek(begin)
         file.write(b"end of another\nlast\n")
     seen = [line for block in reader.look(logs_of(run), BEGIN_S + 30) for line in block.lines]
-    assert seen == [b"end of another", b"last"]
+    assert seen == [b"last"]
+    assert told == [f"{log}: --log-max-bytes has removed {begin - 11} bytes that were not read"]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_log_that_is_truncated_or_replaced_is_read_from_its_beginning(tmp_path: Path, replaced: bool) -> None:
+    run = a_run(tmp_path / "run", {"0/stdout": 0})
+    log = tmp_path / "run/attempt_0/0/stdout.log"
+    log.write_bytes(b"one\ntwo\ntor")
+    told: list[str] = []
+    reader = LogLines(LogTimes(run), None, told.append)
+    assert [line for block in reader.look(logs_of(run), BEGIN_S + 20) for line in block.lines] == [b"one", b"two"]
+    if replaced:
+        log.rename(log.with_suffix(".old"))
+        log.write_bytes(b"three, which is longer\n")
+    else:
+        log.write_bytes(b"three\n")
+    seen = [line for block in reader.look(logs_of(run), BEGIN_S + 30) for line in block.lines]
+    assert seen == [b"three, which is longer" if replaced else b"three"]
+    assert told == [f"{log} was {'replaced' if replaced else 'truncated'}; lines may be missing"]
 
 
 def test_what_ranks_may_have_written_to_the_files_loses_no_line(tmp_path: Path) -> None:

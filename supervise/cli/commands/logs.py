@@ -104,7 +104,11 @@ class LogTimes:
         """Rank and attempt to the time of the start and the process ID."""
         self._sizes: dict[tuple[int, int], list[tuple[float, dict[str, int]]]] = {}
         """Rank and process ID to the times of samples, with the size of each log at that time."""
+        self.trimmed: set[str] = set()
+        """Paths of logs of which ``--log-max-bytes`` has removed a part."""
         for event in run.events():  # only the starts, so that a long history takes little memory
+            if event["event"] == "supervise.log.trimmed":
+                self.trimmed.add(str(event.get("path")))
             if event["event"] == "supervise.process.started" and (it := checked(event)) is not None:
                 self._started[it.rank or 0, it.fields.get("attempt", 0)] = it.at_s, it.fields["pid"]
         for sample in run.samples():
@@ -138,13 +142,19 @@ class LogTimes:
 class LogLines:
     """Reads logs that may grow, and returns each line once."""
 
-    def __init__(self, times: LogTimes, after_s: float | None) -> None:
+    def __init__(
+        self, times: LogTimes, after_s: float | None, complain: Callable[[str], object] = lambda _: None
+    ) -> None:
         """Begin at the start of each log.
 
         Args:
             times: When the logs have grown.
             after_s: Lines that were certainly written before this time are left out.
+            complain: Called with a message if lines are gone that were not read.
         """
+        self._complain = complain
+        self._files: dict[str, os.stat_result] = {}
+        """Path to the file that it was at the last look."""
         self._times = times
         self._after_s = after_s
         self._places: dict[str, Knot] = {}
@@ -185,6 +195,15 @@ class LogLines:
                     knots = self._times.knots(log, state.st_size, written_s)
                     self._begin(log, knots)
                 place = self._places[log.path][1]
+                before = self._files.setdefault(log.path, state)
+                if state.st_size < place or not os.path.samestat(before, state):
+                    what = "replaced" if state.st_size >= place else "truncated"
+                    self._complain(f"{one_line(log.path)} was {what}; lines may be missing")
+                    self._files[log.path] = state
+                    self._rests.pop(log, None)
+                    self._cut.discard(log.path)
+                    self._places[log.path] = self._places[log.path][0], 0
+                    place, knots = 0, [self._places[log.path], (written_s, state.st_size)]
                 if state.st_size > place:
                     found.append((log, knots))
                 elif state.st_size == place:
@@ -228,13 +247,13 @@ class LogLines:
         place, end = self._places[log.path][1], knots[-1][1]
         while place < end:
             try:
-                begin, piece = _piece(log.path, place, min(piece_bytes, end - place))
+                begin, piece, trimmed = _piece(log.path, place, min(piece_bytes, end - place))
             except OSError:
                 return
             if not piece:
                 return
-            if begin > place:  # --log-max-bytes has removed the bytes in between
-                self._rests.pop(log, None)
+            if begin > place:
+                self._pass_hole(log, place, begin, trimmed=trimmed)
             place = begin + len(piece)
             if log.path in self._cut:
                 _, newline, piece = piece.partition(b"\n")
@@ -249,6 +268,15 @@ class LogLines:
         if last:
             for _, rest in self._take_rests([log]):
                 yield Block(knots[-1][0] + _TICK_S, log.rank, log.stream, log, [rest], 0.0)
+
+    def _pass_hole(self, log: Log, place: int, begin: int, *, trimmed: bool) -> None:
+        """Note that a log has a hole; the end of a line behind one that a bound has made is no line."""
+        self._rests.pop(log, None)
+        if trimmed and (place or log.path in self._times.trimmed):
+            self._cut.add(log.path)
+        if trimmed and place:
+            path = one_line(log.path)
+            self._complain(f"{path}: --log-max-bytes has removed {begin - place} bytes that were not read")
 
 
 def _timed(log: Log, lines: list[bytes], knots: list[Knot], end: int) -> Iterator[Block]:
@@ -274,25 +302,33 @@ def _time_at(knots: list[Knot], size_bytes: int) -> tuple[float, float]:
     return from_s + (to_s - from_s) * min(max(part, 0.0), 1.0), to_s - from_s
 
 
-def _piece(path: str, place: int, most: int) -> tuple[int, bytes]:
-    """Return data of a file from a place on, and the place where the data begins: after a hole if there is one.
+def _piece(path: str, place: int, most: int) -> tuple[int, bytes, bool]:
+    """Return where the data of a file begins, from a place on; the data; and whether all before it is a hole.
+
+    Such a hole is that of ``--log-max-bytes``, or a rank has made the file sparse.
 
     Raises:
         OSError: The file cannot be read.
     """
     with closing(open_regular(path)) as fd:
+        first = 0
         try:
             place = os.lseek(fd, place, os.SEEK_DATA)
+            first = os.lseek(fd, 0, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:  # a hole up to the end
-                return place, b""
-        return place, os.pread(fd, most, place)
+                return place, b"", False
+        return place, os.pread(fd, most, place), first == place > 0
 
 
 SCHEMA_VERSION = 1
 _LOOK_S = 0.2
 _EXACT_S = 2.0
 """A time that lies between two known times no farther apart is shown without ``~``: samples are 1 s apart at first."""
+
+
+def _complain(text: str) -> None:
+    print(f"supervise logs: {text}", file=sys.stderr)
 
 
 def logs(words: Sequence[str]) -> int:
@@ -313,7 +349,8 @@ def logs(words: Sequence[str]) -> int:
         if found.previous or found.life is not None:
             made.error(f"no rank has {'an earlier life' if found.previous else f'a life {found.life}'} in {run.name}")
     now_s = time.time()
-    lines = LogLines(LogTimes(run), None if found.since is None else now_s - found.since)
+    after_s = None if found.since is None else now_s - found.since
+    lines = LogLines(LogTimes(run), after_s, _complain if found.follow else lambda _: None)
     separated = not found.previous and found.life is None
     write = _json(run) if found.json else _plain(run, found, separated=separated)
     while True:
