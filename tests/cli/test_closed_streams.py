@@ -126,6 +126,13 @@ def test_a_dry_run_that_cannot_be_written(supervise: Command):
     assert with_streams(supervise, "| true; exit 0; :", *words).stderr == ""
 
 
+def test_output_that_is_lost_is_an_error_also_without_messages(supervise: Command):
+    """With ``-q``, which leaves out all messages but errors."""
+    done = with_streams(supervise, ">/dev/full", "run", "-q", "echo", "hi")
+    assert done.returncode == 0
+    assert done.stderr.startswith("supervise: stdout is no longer shown: No space left on device; the logs are in ")
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_an_output_of_which_a_part_was_written(supervise: Command, unbuffered: str):
     """The limit on the size of files is reached in the middle of one write, of which the kernel writes a part."""

@@ -196,11 +196,13 @@ class Progress:
     def _not_shown(self, event: dict[str, Any]) -> None:
         why = re.sub(r"^\[Errno \d+\] ", "", str(event["error"]))
         name, directory = event["log_iostream"], self.story.directory
+        tell = self._console.note if self._options.json_log else self._console.error  # JSON has the event itself
         if event["path"] is not None:
-            self._console.note(f"{name}: {why}")
+            tell(f"{name}: {why}")
         elif not has_no_reader(event):
             rest = f"; the logs are in {directory}" if directory else ""
-            self._console.note(f"{name} is no longer shown: {why}{rest}")
+            lost = "written" if name.startswith("filtered") else "shown"
+            tell(f"{name} is no longer {lost}: {why}{rest}")
         elif not self._options.halt_on_broken_pipe:
             self._console.note(f"the reader of {name} is gone; the run continues, its output goes to {directory}")
 
