@@ -384,6 +384,7 @@ def new_temp_dir(prefix: str) -> str:
             return path
     import tempfile  # lazy: it takes a thirtieth of the time of the first gang
 
+    os.close(os.open(os.devnull, os.O_RDONLY))  # if no descriptor is left, this error says so, and that of mkdtemp not
     return tempfile.mkdtemp(prefix=prefix)
 
 

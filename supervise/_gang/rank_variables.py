@@ -125,14 +125,19 @@ def of_rank(local_rank: int, role_rank: int, *, first: int = 0, first_of_role: i
 def master_of_environment(environ: Mapping[str, str]) -> Master:
     """Return the master of the host's environment. By default, the address is 127.0.0.1, and the port is a free one.
 
-    If this process is a rank itself, the function ignores the environment. There, the master is that of the rank's own
-    gang, and the ranks of another gang must not use its port.
-
     Raises:
         OSError: No port is free.
     """
-    given = {} if "RANK" in environ or "TORCHELASTIC_RUN_ID" in environ else environ
+    given = without_outer(environ)
     return choose_master(given.get("MASTER_ADDR"), given.get("MASTER_PORT"))
+
+
+def without_outer(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment in which to look for a master: none if this process is a rank itself.
+
+    There, the master is that of the rank's own gang, and the ranks of another gang must not use its port.
+    """
+    return {} if "RANK" in environ or "TORCHELASTIC_RUN_ID" in environ else environ
 
 
 def with_variables(

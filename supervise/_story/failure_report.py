@@ -178,6 +178,14 @@ def clean_output(text: str) -> list[str]:
     return rows
 
 
+def end_of_output(text: str) -> list[str]:
+    """Return the last lines of the output of a rank, as `clean_output` does, up to the last that is not blank."""
+    rows = clean_output(text)
+    while rows and not rows[-1].strip():  # of control sequences alone
+        rows.pop()
+    return rows[-WHY_LINES:]
+
+
 def _clipped(row: str) -> str:
     """Return the beginning and the end of a long line: a command with its exit status, or many dots with an error."""
     left_out, begin = len(row) - _LINE_CHARS, _LINE_CHARS - _LINE_END_CHARS
@@ -359,7 +367,7 @@ def _why(
     if alone:
         return said
     cut = ", cut off because its disk is full" if no_room(end.stderr_log) else ""
-    shown = [f"  {line}" for line in clean_output(end.stderr_tail)[-WHY_LINES:]]
+    shown = [f"  {line}" for line in end_of_output(end.stderr_tail)]
     return [*said, f"the end of its {stream}{cut}:", *shown]
 
 
@@ -372,7 +380,7 @@ def _stdout(end: RankEnd | None, story: Story) -> list[str]:
     """Return the end of the stdout of a rank that wrote nothing to stderr; none if that stdout was just shown."""
     if end is None or end.stdout_log == end.stderr_log or (story.nproc == 1 and story.stderr_shown):
         return []
-    rows = clean_output(last_lines(end.stdout_log, WHY_LINES))
+    rows = end_of_output(last_lines(end.stdout_log, WHY_LINES))
     return ["the end of its stdout:", *(f"  {row}" for row in rows)] if any(rows) else []
 
 

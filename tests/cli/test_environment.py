@@ -53,6 +53,14 @@ def test_the_users_own_settings_win(supervise: Command):
     assert environments(supervise, "-n", "2", **given)[1].items() >= given.items()
 
 
+def test_the_master_of_an_outer_run_is_not_that_of_an_inner_one(supervise: Command):
+    """The ranks of two gangs on a machine would bind one port."""
+    outer = {"MASTER_ADDR": "10.1.2.3", "MASTER_PORT": "4711", "RANK": "1"}
+    env = environments(supervise, **outer)[0]
+    assert (env["MASTER_ADDR"], env["RANK"]) == ("127.0.0.1", "0")
+    assert env["MASTER_PORT"] != "4711"
+
+
 def test_one_rank_may_use_every_cpu(supervise: Command):
     """OMP_NUM_THREADS is limited only where several ranks share the machine; -v says so."""
     assert "OMP_NUM_THREADS" not in environments(supervise)[0]

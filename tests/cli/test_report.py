@@ -360,6 +360,12 @@ HEADS = ("RANK", "ROLE", "PID", "BEAT", "STATUS")
 ROWS = (HEADS, ("0", f"{WIDE}.0", "4711", "0.1 s", f"epoch {WIDE}"), ("10", "web.1", "4712", "0.2 s", "x" * 70))
 
 
+def test_control_sequences_at_the_end_of_stderr_are_no_lines_of_the_report(supervise: Command):
+    """As progress bars leave them, which show the cursor again."""
+    done = supervise.run("-n", "2", "sh", "-c", r"printf 'boom\n\033[?25h\n\033[0m' >&2; exit 3")
+    assert "  the end of its stderr:\n    boom\n\n  rank" in done.stderr
+
+
 def test_on_several_hosts_the_numbers_of_ranks_are_said_to_be_local(supervise: Command):
     """Those of other ranks, and of restarts; the first line of the report has the global rank, too."""
     hosts = ("--nnodes", "2", "--node-rank", "1", "--master-addr", "a", "-n", "2", "--run-id", "job")

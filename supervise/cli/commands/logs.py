@@ -270,7 +270,7 @@ class LogLines:
                 yield Block(knots[-1][0] + _TICK_S, log.rank, log.stream, log, [rest], 0.0)
 
     def _pass_hole(self, log: Log, place: int, begin: int, *, trimmed: bool) -> None:
-        """Note that a log has a hole; the end of a line behind one that a bound has made is no line."""
+        """Note that a log has a hole. Leave out the end of a line behind a hole that a bound has made."""
         self._rests.pop(log, None)
         if trimmed and (place or log.path in self._times.trimmed):
             self._cut.add(log.path)

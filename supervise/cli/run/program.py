@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from supervise._files import last_lines
 from supervise._platform import why_refused
 from supervise._printable import one_line
-from supervise._story.failure_report import WHY_LINES, Story, clean_output, recorded, stopped_by_us
+from supervise._story.failure_report import WHY_LINES, Story, end_of_output, recorded, stopped_by_us
 from supervise._story.wording import shortened
 from supervise._views.recorded_run import RecordedRun
 from supervise.cli.options.values import open_without_wait
@@ -187,7 +187,7 @@ def unready(error: BaseException, story: Story) -> list[str]:
         return []
     shown: list[str] = []
     for log in reversed(RecordedRun(story.directory).logs().get(rank, [])):
-        rows = clean_output(last_lines(log, WHY_LINES))
+        rows = end_of_output(last_lines(log, WHY_LINES))
         if any(rows) and not (story.nproc == 1 and story.stderr_shown):
             stream = os.path.basename(log).partition(".")[0]
             shown = ["", f"  the end of its {stream}:", *(f"    {one_line(row)}".rstrip() for row in rows), ""]

@@ -40,8 +40,9 @@ _STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 
 def choose_master(hosts: Hosts) -> Master:
     """Return address and port: those of the options or of the environment; by default 127.0.0.1 and a free port."""
+    given = rank_variables.without_outer(os.environ)
     return rank_variables.choose_master(
-        hosts.address or os.environ.get("MASTER_ADDR"), hosts.port or os.environ.get("MASTER_PORT")
+        hosts.address or given.get("MASTER_ADDR"), hosts.port or given.get("MASTER_PORT")
     )
 
 
