@@ -76,7 +76,7 @@ def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[i
         val_or_map: One choice for all ranks, or local rank to choice; a missing rank gets `Std.NONE`.
         local_world_size: Number of ranks.
     """
-    if isinstance(val_or_map, int):  # also a `Std` of PyTorch
+    if isinstance(val_or_map, IntFlag):  # also a `Std` of PyTorch
         return dict.fromkeys(range(local_world_size), Std(int(val_or_map)))
     return {rank: Std(int(val_or_map.get(rank, Std.NONE))) for rank in range(local_world_size)}
 
@@ -100,7 +100,7 @@ def check_streams(what: str, choice: object) -> None:
     """
     from collections.abc import Mapping
 
-    if _is_number(choice) and 0 <= choice <= Std.ALL:  # type: ignore[operator]
+    if isinstance(choice, IntFlag) and 0 <= choice <= Std.ALL:
         return
     if not isinstance(choice, Mapping):
         raise SpecError(f"{what} is {choice!r}; give a Std, such as Std.ALL, or local rank to one; see Std.from_str")

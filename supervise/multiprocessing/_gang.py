@@ -48,6 +48,7 @@ class _Ends:
 
     def __init__(self, processes: list[RankProcess]) -> None:
         self._processes = processes
+        self._was_interrupted = False
 
     def exited(self, end: say.WorkerExited, value: OutcomeFile | None) -> None:
         """Set the end of a rank that has been reaped. An exit code that is not known is `LOST_CODE`."""
@@ -72,7 +73,10 @@ class _Ends:
             process.join()
 
     def interrupt(self) -> None:
-        """Begin the close of the gang by SIGINT, unless its ranks had a SIGINT before; give them their grace."""
+        """Begin the close of the gang by SIGINT, unless its ranks had a SIGINT before; give them their grace. Once."""
+        if self._was_interrupted:
+            return
+        self._was_interrupted = True
         if not any(process.was_interrupted for process in self._processes):
             abandon(self._processes, signal.SIGINT)
         deadline_s = time.monotonic() + usual_grace_s()
