@@ -163,7 +163,7 @@ def test_a_std_of_pytorch_is_one(tee, tmp_path, capfd):
     assert capfd.readouterr().out == "[n0]:hello\n"
 
 
-@pytest.mark.parametrize("tee", [3, 4, -1, True, "3", 1.0])
+@pytest.mark.parametrize("tee", [3, 4, -1, True, "3", 1.0], ids=repr)
 def test_what_is_no_std_is_refused(tee):
     with pytest.raises(SpecError, match=r"tee is .*; give a Std, such as Std\.ALL"):
         DefaultLogsSpecs(tee=tee)
