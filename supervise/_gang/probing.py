@@ -168,8 +168,9 @@ class Try:
             try:
                 if (data_at := os.lseek(fd, begin, os.SEEK_DATA)) > begin:  # behind a hole, a line may begin anywhere
                     begin, place.is_in_line = data_at, False
-            except OSError:  # a hole up to the end, or a file system without holes
-                pass
+            except OSError as error:  # a hole up to the end, or a file system without holes
+                if error.errno == errno.ENXIO:
+                    return None
             data = os.pread(fd, _PIECE_BYTES, begin)
             end = data.find(b"\n") + 1 if place.is_in_line else data.rfind(b"\n") + 1
             if not end and len(data) < _PIECE_BYTES and not place.is_in_line:  # the line is not complete
@@ -184,6 +185,7 @@ class Try:
     def _matches(self, path: str, begin: int, data: bytes) -> bool:
         """Return whether a line matches. A pattern that may take time without limit is searched by a process."""
         pattern: re.Pattern[str] = self._probe.target
+        data = data.removesuffix(b"\n")  # behind it is no line
         if _repeats(pattern.pattern) and sys.executable and not getattr(sys, "frozen", False):
             words = ("-I", "-S", "-c", _SEARCH, path, str(begin), str(len(data)), pattern.pattern)
             code, said = self._run_program((sys.executable, *words))

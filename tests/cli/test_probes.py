@@ -276,6 +276,19 @@ def test_a_line_of_any_length_and_a_hole_are_passed_over(supervise: Command, tmp
         run.end()
 
 
+@pytest.mark.parametrize(
+    ("pattern", "script"),
+    [("^$", "echo one"), (r"^\s*$", "echo one; truncate -s 256G $(readlink /proc/$$/fd/1)")],
+    ids=["here", "in a process, before a hole"],
+)
+def test_the_end_of_a_log_is_not_an_empty_line(supervise: Command, pattern: str, script: str):
+    """Nor is a hole up to its end searched, which has no line either."""
+    words = ("-r", "3", "--ready", f"log:{pattern}", "--ready-timeout", "8")
+    done = supervise.run(*words, "sh", "-c", f"{script}; exec sleep 1000")
+    assert done.returncode == 1
+    assert "the last answer: no line matches" in done.stderr
+
+
 def test_a_log_that_is_a_pipe_now_is_said_to_be_one(supervise: Command, tmp_path: Path):
     script = 'path=$(readlink /proc/$$/fd/1); rm "$path"; mkfifo "$path"; exec sleep 1000'
     done = supervise.run("-r", "3", "--ready", "log:up", "--ready-timeout", "1", "sh", "-c", script)
