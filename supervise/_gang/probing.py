@@ -185,7 +185,7 @@ class Try:
     def _matches(self, path: str, begin: int, data: bytes) -> bool:
         """Return whether a line matches. A pattern that may take time without limit is searched by a process."""
         pattern: re.Pattern[str] = self._probe.target
-        data = data.removesuffix(b"\n")  # behind it is no line
+        data = data.removesuffix(b"\n")  # no line begins behind it
         if _repeats(pattern.pattern) and sys.executable and not getattr(sys, "frozen", False):
             words = ("-I", "-S", "-c", _SEARCH, path, str(begin), str(len(data)), pattern.pattern)
             code, said = self._run_program((sys.executable, *words))
