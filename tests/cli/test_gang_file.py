@@ -142,8 +142,11 @@ def test_a_port_or_a_dotenv_that_is_not_valid_is_refused(supervise: Command, tmp
     done = supervise.refused("run", "--file", "Procfile", PORT="http")
     assert (done.returncode, done.stderr.splitlines()[0]) == (
         2,
-        "supervise run: PORT: 'http' is not a port; give a number from 1 to 65535",
+        "supervise run: PORT of the environment: 'http' is not a port; give a number from 1 to 65535",
     )
+    (tmp_path / ".env").write_text("PORT=http")
+    assert "PORT in the env file: 'http' is not a port" in supervise.refused("check", "Procfile").stderr
+    (tmp_path / ".env").unlink()
     (tmp_path / "Procfile").write_text("a: true\nb: true")
     done = supervise.refused("check", "Procfile", PORT="65500")
     assert (done.returncode, "Procfile: b: its PORT would be 65600, 100 above that" in done.stderr) == (2, True)
@@ -368,9 +371,9 @@ WRONG = {
     "[roles.a]\ncommand = 'true'\nstdin = 'all'": "roles.a: stdin is 'all'; give null, open, inherit",
     "[roles.a]\ncommand = 'true'\nstdin = 'inherit'\ncount = 2": "role 'a': stdin is 'inherit', which is for one rank",
     "[roles.a]\ncommand = 'true'\nstdin = 'inherit'\n[roles.b]\ncommand = 'true'\nstdin = 'inherit'": "role 'a' has it",
-    "stdin = 0\n[roles.a]\ncommand = 'true'\nstdin = 'inherit'": "--stdin and stdin = 'inherit' of role 'a' exclude",
+    "stdin = 0\n[roles.a]\ncommand = 'true'\nstdin = 'inherit'": "stdin and stdin = 'inherit' of role 'a' exclude",
     "stdin = 'a'\n[roles.b]\ncommand = 'true'\n[roles.a]\ncommand = 'true'\nstdin = 'open'": " = 'open' of role 'a'",
-    "stdin = 'all'\n[roles.a]\ncommand = 'true'\nstdin = 'open'": "--stdin and stdin = 'open' of role 'a' exclude",
+    "stdin = 'all'\n[roles.a]\ncommand = 'true'\nstdin = 'open'": "stdin and stdin = 'open' of role 'a' exclude",
     "gate = true\n[roles.a]\ncommand = 'true'\nstdin = 'open'": "programs wait on their stdin at the start; omit one",
     "[roles.a]\ncommand = 'true'\nenv-file = 3": "roles.a: env-file is 3; give a path, or a list of paths",
     "[roles.a]\ncommand = 'true'\nenv-file = ['no.env']": "no.env': No such file or directory",
@@ -380,9 +383,9 @@ WRONG = {
     "alive = 'tcp:1'\n[roles.a]\ncommand = 'true'\nready_timeout = 3": "roles.a: ready-timeout needs ready, such",
     "[roles.a]\ncommand = 'true'\nalive-timeout = 3\nready = 'notify'": "roles.a: alive-timeout needs alive",
     "[roles.a]\ncommand = 'true'\nalive = 'tcp:1'\nready = 'exit'": "roles.a: alive needs ready other than exit",
-    "alive = 'tcp:1'\nready = 'exit'\n[roles.a]\ncommand = 'true'": "--alive needs --ready other than exit",
+    "alive = 'tcp:1'\nready = 'exit'\n[roles.a]\ncommand = 'true'": "gang.toml: alive needs ready other than exit",
     "[roles.a]\ncommand = 'true'\nalive-failures = 3\nready = 'tcp:1'": "roles.a: alive-failures needs alive",
-    "alive-interval = 3\n[roles.a]\ncommand = 'true'": "--alive-interval needs --alive",
+    "alive-interval = 3\n[roles.a]\ncommand = 'true'": "gang.toml: alive-interval needs alive, such as",
     "[roles.a]\ncommand = 'true'\nalive = 'udp:1'": "exec:COMMAND, or for ready log:REGEX\n",
     "[roles.a]\ncommand = 'x'\nmodule = true\nrun-path = true": "roles.a: module = true and run-path = true exclude",
     "[roles.a]\ncommand = 'x'\nmodule = true\npython = false": "roles.a: module = true and python = false exclude",
@@ -400,6 +403,32 @@ def test_a_file_that_is_not_valid(supervise: Command, content: str, told: str):
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr
     assert len(done.stderr.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ("on-hang = 'fail'", "on-hang needs heartbeat-timeout, output-timeout or alive, such as heartbeat-timeout 60"),
+        ("exit-code-from = 'db'", "exit-code-from: 'db' is not a rank or a role; the ranks are 0 only, the roles a"),
+        (
+            "max-restarts = 1\nuncounted-exit-codes = [3]\nnever-restart-exit-codes = [3]",
+            "exit code 3 is in uncounted-exit-codes and in never-restart-exit-codes; it can be in one of them",
+        ),
+        ("keep-going = true\nmax-restarts = 1", "keep-going is strategy one_for_one without restarts; omit it or max-"),
+        ("[roles.b]\ncommand = 'true'\ncount = 9999999", "10000000 ranks are more processes than this machine allows"),
+    ],
+    ids=["a-hang", "codes-from", "codes", "keep-going", "count"],
+)
+def test_an_error_about_several_keys_names_the_file_and_the_keys(supervise: Command, keys: str, told: str):
+    """By their names in the file; those of the command line have theirs."""
+    role = "[roles.a]\ncommand = 'true'\n"
+    (supervise.tmp_path / "gang.toml").write_text(f"{keys}\n{role}")
+    for command in ("check", "run"):
+        done = supervise.refused(command, "--file", "gang.toml")
+        assert (done.returncode, f"supervise {command}: gang.toml: {told}" in done.stderr) == (2, True), done.stderr
+    (supervise.tmp_path / "gang.toml").write_text(role)
+    done = supervise.refused("check", "--file", "gang.toml", "--on-hang", "fail")
+    assert done.stderr.startswith("supervise check: --on-hang needs --heartbeat-timeout, ")
 
 
 def test_settings_without_effect_in_some_roles_are_accepted(supervise: Command, tmp_path: Path):

@@ -16,7 +16,7 @@ from supervise.cli.options.parts import Hosts, Part, lacks, of_each_role
 from supervise.cli.options.values import add_option, argument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from supervise.cli.options.gang_file import GangFile
     from supervise.logs import Std
@@ -242,7 +242,8 @@ def _first_port(found: argparse.Namespace, env: Mapping[str, str]) -> int | None
     try:
         return int(_port(env.get("PORT") or os.environ.get("PORT") or "5000"))
     except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"PORT: {error}") from None
+        where = "in the env file" if env.get("PORT") else "of the environment"
+        raise argparse.ArgumentTypeError(f"PORT {where}: {error}") from None
 
 
 def _check(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
@@ -574,7 +575,7 @@ def policy(
             never_restart_exit_codes=made.never_restart_exit_codes,
         )
     except SpecError as error:
-        parser.error(str(error))
+        parser.error(re.sub("([a-z]+_)+exit_codes", lambda name: f"--{name[0].replace('_', '-')}", str(error)))
     return made
 
 
@@ -944,7 +945,7 @@ def read(words: Sequence[str], command: str = "run") -> tuple[Parser, argparse.N
         own_env = found.env
         parser.source = found.file.path  # the other arguments have been parsed before
         found, unknown = parser.parse_known_args([*parser.defaults, *given, *words])
-        parser.source = ""
+        parser.keys = {word.partition("=")[0] for word in given}
         found.own_env = own_env
     if unknown:
         from supervise.cli.options import suggestions
@@ -960,7 +961,9 @@ class Parser(values.CommandParser):
     defaults: Sequence[str] = ()
     """Arguments from variables ``PET_*``."""
     source: str = ""
-    """Path of the gang file whose options are parsed; an error is then about one of its keys."""
+    """Path of the gang file."""
+    keys: Collection[str] | None = None
+    """The options that the gang file has. None while they are parsed; an error is then about one of them."""
 
     def format_help(self) -> str:
         """Return the help, as wide as the terminal."""
@@ -978,8 +981,9 @@ class Parser(values.CommandParser):
             from supervise.cli.options import suggestions
 
             message += suggestions.RESTARTS_OF_OTHERS.get(message.split("'")[1], "")
-        if self.source:
-            message = f"{self.source}: {re.sub('^argument (?:.*?/)?--', '', message)}"
+        first = re.search("--[a-z][a-z-]*", message)
+        if self.source and (self.keys is None or (first is not None and first[0] in self.keys)):
+            message = f"{self.source}: {re.sub('^argument (?:.*?/)?(?=--)|--(?=[a-z])', '', message)}"
         given = f"\nThe environment gives {shlex.join(self.defaults)} (PET_*)." if self.defaults else ""
         super().error(message + given)
 

@@ -161,7 +161,7 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
         later = _opened_later(found, parts, nproc)
         limits.check_open_files(nproc, each=limits.held_by_rank(None), shown=0, later=later)
     except SpecError as error:
-        parser.error(str(error))
+        parser.error(f"{parser.source}: {error}" if parser.source else str(error))
     nnodes = found.nnodes if found.engine == "ray" else 1
     groups.find_ranks(parser, found, parts, nnodes)
     groups.check_output(parser, found, nproc)
