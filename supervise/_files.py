@@ -317,6 +317,17 @@ def open_regular(path: str, *, follow: bool = False) -> int:
     raise OSError(errno.EINVAL, "not a regular file", path)
 
 
+def data_begin(fd: int, place: int) -> int | None:
+    """Return where the data of a file begins, from a place on; None if a hole up to the end follows, or nothing.
+
+    A hole may have terabytes. The call moves the position of the descriptor.
+    """
+    try:
+        return os.lseek(fd, place, os.SEEK_DATA)
+    except OSError as error:
+        return None if error.errno == errno.ENXIO else place  # the file system does not report holes
+
+
 def read_regular(path: str, limit_bytes: int) -> tuple[bytes, int]:
     """Return the content of a regular file, and its modification time in nanoseconds.
 

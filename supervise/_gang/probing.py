@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from supervise import _platform as platform
 from supervise._core.hangs import LATE_NS
-from supervise._files import closing, open_regular
+from supervise._files import closing, data_begin, open_regular
 from supervise._printable import ending, one_line
 from supervise._probes import Probe, parse
 from supervise._process.files import anonymous_file
@@ -164,13 +164,11 @@ class Try:
         if place.shown_bytes > os.fstat(fd).st_size:  # truncated by the rank
             place.shown_bytes, place.is_in_line = 0, False
         while not self._canceled:
-            begin = place.shown_bytes
-            try:
-                if (data_at := os.lseek(fd, begin, os.SEEK_DATA)) > begin:  # behind a hole, a line may begin anywhere
-                    begin, place.is_in_line = data_at, False
-            except OSError as error:  # a hole up to the end, or a file system without holes
-                if error.errno == errno.ENXIO:
-                    return None
+            begin = data_begin(fd, place.shown_bytes)
+            if begin is None:
+                return None
+            if begin > place.shown_bytes:  # behind a hole, a line may begin anywhere
+                place.is_in_line = False
             data = os.pread(fd, _PIECE_BYTES, begin)
             end = data.find(b"\n") + 1 if place.is_in_line else data.rfind(b"\n") + 1
             if not end and len(data) < _PIECE_BYTES and not place.is_in_line:  # the line is not complete

@@ -8,7 +8,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from supervise._files import forget_reader, open_regular, tell_of_open
+from supervise._files import data_begin, forget_reader, open_regular, tell_of_open
 from supervise._logs.watch import Watch, cancel_all, watch
 
 if TYPE_CHECKING:
@@ -140,14 +140,10 @@ class LogReader:
         return chunk
 
     def _pass_by_hole(self) -> bool:
-        """Skip the hole at the offset; return whether there is one. A hole may have terabytes."""
+        """Skip the hole at the offset; return whether there is one."""
         size_bytes = self.size_bytes() if self.limit_bytes is None else self.limit_bytes
-        end = size_bytes
-        try:
-            end = min(end, os.lseek(self._fd, self.offset, os.SEEK_DATA))
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # ENXIO: a hole up to the end
-                return False
+        begin = data_begin(self._fd, self.offset)
+        end = size_bytes if begin is None else min(begin, size_bytes)
         passed = end - self.offset
         if passed > 0:
             self.offset, self._head, self._before = end, b"", b""

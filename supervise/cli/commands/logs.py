@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import heapq
 import json
 import os
@@ -17,7 +16,7 @@ from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from supervise._files import closing, open_regular
+from supervise._files import closing, data_begin, open_regular
 from supervise._printable import one_line
 from supervise._record import NamedTuple
 from supervise._story.wording import spans
@@ -311,14 +310,10 @@ def _piece(path: str, place: int, most: int) -> tuple[int, bytes, bool]:
         OSError: The file cannot be read.
     """
     with closing(open_regular(path)) as fd:
-        first = 0
-        try:
-            place = os.lseek(fd, place, os.SEEK_DATA)
-            first = os.lseek(fd, 0, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # a hole up to the end
-                return place, b"", False
-        return place, os.pread(fd, most, place), first == place > 0
+        begin = data_begin(fd, place)
+        if begin is None:
+            return place, b"", False
+        return begin, os.pread(fd, most, begin), begin > 0 and begin == data_begin(fd, 0)
 
 
 SCHEMA_VERSION = 1

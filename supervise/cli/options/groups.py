@@ -985,7 +985,7 @@ class Parser(values.CommandParser):
         if self.source and (self.keys is None or (first is not None and first[0] in self.keys)):
             message = f"{self.source}: {re.sub('^argument (?:.*?/)?(?=--)|--(?=[a-z])', '', message)}"
         given = f"\nThe environment gives {shlex.join(self.defaults)} (PET_*)." if self.defaults else ""
-        super().error(message + given)
+        super().error(message.removeprefix("argument --file: ") + given)  # the text begins with the file
 
 
 def run_parser() -> Parser:
