@@ -184,10 +184,6 @@ class Kernel:
         else:
             (folder / file).write_text(f"low 0\noom {count + 3}\noom_kill {count}\noom_group_kill 9\n")
 
-    def limit(self, size_bytes: int, path: str) -> None:
-        """Show the limit of a cgroup of the first version."""
-        (self._mount / path.strip("/") / "memory.limit_in_bytes").write_text(f"{size_bytes}\n")
-
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_each_kill_in_the_own_cgroup_explains_one_death(tmp_path, version):
