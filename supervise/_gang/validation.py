@@ -291,15 +291,24 @@ def _sources(found: dict[str, Any]) -> Sequence[Any]:
     return (SimpleNamespace(**{**found, "stdin": "null"}),)
 
 
-def _check_records(found: Mapping[str, Any], *, alive: bool) -> None:
-    """Refuse a restart policy and a watchdog that are not records of these classes, which most gangs do not load."""
-    policy, watchdog = found["restart_policy"], found["watchdog"]
+def check_policy(policy: object) -> None:
+    """Refuse a restart policy that is not a `RestartPolicy`.
+
+    Raises:
+        SpecError: It is not.
+    """
     if policy is not None:
         from supervise.restarts import RestartPolicy
 
         if not isinstance(policy, RestartPolicy):
             such = "RestartPolicy(max_restarts=3)"
             raise SpecError(f"restart_policy is {shown(policy)}; give a RestartPolicy, such as {such}, or None")
+
+
+def _check_records(found: Mapping[str, Any], *, alive: bool) -> None:
+    """Refuse a restart policy and a watchdog that are not records of these classes, which most gangs do not load."""
+    watchdog = found["watchdog"]
+    check_policy(found["restart_policy"])
     if watchdog is not None:
         from supervise.watchdog import Watchdog
 

@@ -360,6 +360,8 @@ class Host:
             self.rank_started(message.pid)
         elif isinstance(message, say.WorkerExited):
             self.rank_exited(message)
+        if hasattr(message, "local_rank"):  # the driver itself tells of the whole gang
+            self._news.add("worker", message)
 
     def rank_started(self, pid: int) -> None:
         """Make the keeper responsible for a rank."""
@@ -377,7 +379,6 @@ class Host:
         if fails and not self._failed:  # the driver ignores it if it has asked this host to stop
             self._failed = True
             self._news.add("failed", message.local_rank)
-        self._news.add("exited", message)
 
 
 def _ignore(_event: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise._gang import rank_variables
-from supervise._gang.validation import checked
+from supervise._gang.validation import check_policy, checked
 from supervise._settings import GANG, GRACE_S, check_seconds
 from supervise.errors import SpecError
 from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std
@@ -61,7 +61,7 @@ class HostAddress:
     """The port at which the keeper of the lease reports that it has killed the host and its ranks. 0: none."""
 
 
-NewsKind = Literal["logs", "event", "stdout", "stderr", "exited", "failed", "ended"]
+NewsKind = Literal["logs", "event", "stdout", "stderr", "worker", "failed", "ended"]
 LogPaths = tuple[dict[int, str], dict[int, str]]
 """Local rank to the path of its stdout, and to that of its stderr; "" for none."""
 
@@ -76,8 +76,8 @@ class News:
     """The content, which depends on the kind.
 
     ``logs``: `LogPaths`, before the ranks are started. ``event``: the fields of the event. ``stdout``, ``stderr``:
-    bytes to show. ``exited``: a `WorkerExited`. ``failed``: the local rank that was the first to fail by itself.
-    ``ended``: a `HostEnd`.
+    bytes to show. ``worker``: a message to subscribers about a rank, such as `WorkerExited`. ``failed``: the local rank
+    that was the first to fail by itself. ``ended``: a `HostEnd`.
     """
 
 
@@ -219,6 +219,7 @@ def make_plan(
             f"lease_s is {lease_s!r}; give at least {LEAST_LEASE_S:g} s, or short delays would end the gang"
         )
     GANG["timeout"].checked(timeout)
+    check_policy(restart_policy)
     if restart_policy is not None and restart_policy.restart != "transient":
         raise SpecError(
             f"restart_policy has restart={restart_policy.restart!r}; a gang over several hosts restarts as a whole"

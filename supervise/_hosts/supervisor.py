@@ -450,6 +450,8 @@ class HostsSupervisor(GangShell):
         """Pending reply to a `Status` to the hosts that have not reported the state of their ranks yet."""
         self._restarts: deque[RankRestart] = deque(maxlen=_MOST_RESTARTS)
         self._restarts_total = 0
+        self._last: RunProcsResult | None = None
+        """The result of the last attempt that failed and was to be followed by another one."""
         self._crash: SupervisorCrashed | None = None
         self._leaving = False
 
@@ -613,10 +615,12 @@ class HostsSupervisor(GangShell):
                 self._logs[host] = news.what
             case "event":
                 self._events.forward(host, news.what, self._addresses[host])
-            case "exited":
+            case "worker":
                 rank = self._plan.rank(host, news.what.local_rank)
-                self._rows.exited(rank, news.what)
-                self._subscribers.tell(replace(news.what, local_rank=rank, attempt=epoch))
+                if isinstance(news.what, WorkerExited):
+                    self._rows.exited(rank, news.what)
+                of_attempt = {} if isinstance(news.what, say.WorkerStopped) else {"attempt": epoch}
+                self._subscribers.tell(replace(news.what, local_rank=rank, **of_attempt))
             case "failed":
                 self._step(steps.RankFailed(epoch, host, news.what))
             case "ended":
@@ -648,7 +652,7 @@ class HostsSupervisor(GangShell):
         self._replies.started(pids)
 
     def _restart(self, action: steps.Restart) -> None:
-        result = self._result()
+        result = self._last = self._result()
         self._remember(result, action.epoch - 1)
         delay_s = with_jitter(action.delay_s)
         limit = self._plan.restart_policy.max_restarts if self._plan.restart_policy is not None else 0
@@ -664,7 +668,8 @@ class HostsSupervisor(GangShell):
     def _remember(self, result: RunProcsResult, attempt: int) -> None:
         now_ns, root = time.monotonic_ns(), result.root_cause
         self._restarts += [
-            RankRestart(rank, attempt, end, now_ns, counted=rank == root) for rank, end in result.ends.items()
+            RankRestart(rank, attempt, end, now_ns, counted=self._gang.backoff.counted and rank == root)
+            for rank, end in result.ends.items()
         ]
         self._restarts_total += len(result.ends)
 
@@ -674,6 +679,8 @@ class HostsSupervisor(GangShell):
 
     def _finish(self, error: BaseException | None) -> None:
         result: RunProcsResult | None = None
+        if error is not None and self._last is not None:
+            error = self._error_of_restart(error, self._last)
         if error is None:
             result = self._replies.result = self._result()
             result.restarts, result.restarts_total = list(self._restarts), self._restarts_total
@@ -687,6 +694,13 @@ class HostsSupervisor(GangShell):
         self._replies.closed(error if not isinstance(error, SuperviseError) else None)
         if self._replies.stopping:
             self._leave()
+
+    def _error_of_restart(self, error: BaseException, last: RunProcsResult) -> SuperviseError:
+        """Return the error of an attempt that could not be placed, with the failure that made it necessary."""
+        line = failed_line(self._plan.name, f"rank {next(iter(last.failures))}", last).removeprefix("supervise: ")
+        found = SuperviseError(f"attempt {self._gang.epoch} could not begin: {text_of(error)}\nbefore it, {line}")
+        found.__cause__ = error
+        return found
 
     # The end
 

@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from signal import SIGKILL, Signals
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar, cast
 
 import pykka
@@ -47,7 +48,9 @@ from supervise import (
     WorkerRestarting,
     WorkerStarted,
     WorkerStopped,
+    _platform as platform,
 )
+from supervise._runtime.future import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -411,17 +414,19 @@ class Gang:
     # The block
 
     async def __aenter__(self) -> Self:
-        loop = self._home.check()
+        self._home.check()
         if self._entered:
             raise SpecError(f"gang {self._name!r} was entered before; a Gang runs once, so make another one")
         self._entered = True
-        # In a thread: the constructor pickles the arguments and makes the log folders
+        # In a thread: the constructor pickles the arguments and makes the log folders. Not in one of the default
+        # executor, which may be busy for long
         start = partial(contextvars.copy_context().run, partial(Supervisor.start, **self._settings))
-        starting = loop.run_in_executor(None, start)
+        starting: Reply[SupervisorRef] = Reply()
         cancellations = Cancellations()
-        await cancellations.outlast(lambda: asyncio.wait((starting,)))
         try:
-            self._ref = starting.result()
+            thread = Thread(target=_resolve, args=(starting, start), name="supervise-aio-start", daemon=True)
+            platform.start_thread(thread, "the start of a gang")
+            self._ref = await cancellations.outlast(lambda: starting)
             self._ref.tell(Subscribe(ref=cast("Any", self._ending)))
             for consumer in tuple(self._consumers):
                 consumer.subscribe(self._ref)
@@ -511,10 +516,10 @@ class Gang:
             SupervisorCrashed: A handler inside supervise raised; the ranks were killed.
             SpecError: The gang belongs to another process or event loop, or does not run yet.
         """
-        ref = self._here()
+        self._home.check()
         if self._ending.message is not None:
             return _result(self._ending.message)
-        return await _answer(ref.ask(Wait(), block=False))
+        return await _answer(self._here().ask(Wait(), block=False))
 
     async def close(  # the time until SIGKILL, as in `Close`
         self,
@@ -535,10 +540,10 @@ class Gang:
             UnkillableError: A process survived SIGKILL.
             SupervisorCrashed: A handler inside supervise raised; the ranks were killed.
         """
-        ref = self._here()
+        self._home.check()
         if self._left and self._ending.message is not None:
             return _result(self._ending.message)
-        self._closing = ref.ask(Close(death_sig=death_sig, timeout=timeout), block=False)
+        self._closing = self._here().ask(Close(death_sig=death_sig, timeout=timeout), block=False)
         return await self._closing
 
     async def pids(self) -> dict[int, int]:
@@ -658,6 +663,14 @@ async def _answer(reply: pykka.Future[T]) -> T:
         raise error.with_traceback(None) from None  # the frames of its traceback hold the reply
     finally:
         del reply
+
+
+def _resolve(reply: Reply[T], call: Callable[[], T]) -> None:
+    """Resolve a reply with what a call returns or raises."""
+    try:
+        reply.set(call())
+    except BaseException:
+        reply.set_exception()
 
 
 async def _settled(reply: pykka.Future[Any]) -> None:

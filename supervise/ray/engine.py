@@ -62,10 +62,21 @@ class RayHost:
     def call(self, method: str, *args: Any, done: Done) -> None:
         """Call a method of the actor; see `EngineHost.call`."""
         try:
+            _check_connected()
             reference = self.actor.call.remote(method, *args)
             reference.future().add_done_callback(partial(_pass_on, done))
         except Exception as error:  # the connection to the cluster is closed
             done(None, _translated(error))
+
+
+def _check_connected() -> None:
+    """Refuse to call Ray after its shutdown: Ray would connect again.
+
+    Raises:
+        HostDead: This process is not connected.
+    """
+    if not ray.is_initialized():
+        raise HostDead("this process has disconnected from Ray")
 
 
 def _pass_on(done: Done, future: Any) -> None:
@@ -79,6 +90,8 @@ def _pass_on(done: Done, future: Any) -> None:
 
 def _translated(error: BaseException) -> BaseException:
     """Return an error of Ray as an error of an engine. If the host has raised an exception, return that exception."""
+    if isinstance(error, HostDead):
+        return error
     if isinstance(error, ActorUnavailableError):
         return HostUnavailable(f"Ray: {_first_line(error)}")
     if isinstance(error, RayTaskError):
@@ -133,6 +146,7 @@ class RayEngine:
     def _place(self, orders: Sequence[HostOrder], done: Done) -> None:
         epoch = orders[0].epoch
         try:
+            _check_connected()
             hosts = self._hosts(orders, epoch)
         except BaseException as error:
             self.release(epoch)

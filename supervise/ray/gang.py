@@ -241,10 +241,13 @@ class RayGang:
         ``timed_out``.
 
         Raises:
+            SpecError: The gang was started before, and continues.
             SuperviseError: The cluster has no room, or a host could not start its ranks. No rank is left running.
             OSError: A rank could not be started. No rank is left running.
             SignalException: A termination signal arrived. No rank is left running.
         """
+        if self._handlers is not None:  # the actor refuses a second start, and the gang continues
+            return dict(self._answer(self._ask(say.Start()), None))
         self._handlers = weakref.finalize(self, signals.let_go, signals.hold())
         try:
             pids = self._answer(self._ask(say.Start()), None)
@@ -305,10 +308,11 @@ class RayGang:
             timeout: Seconds until SIGKILL; None for the gang's grace. On a host that the driver cannot reach, the ranks
                 end when the lease is over.
         """
-        result: RunProcsResult | None = None
         try:
-            with suppress(pykka.ActorDeadError):
-                result = self._finish(death_sig, timeout)
+            result = self._finish(death_sig, timeout)
+        except pykka.ActorDeadError:  # it was closed before
+            outcome = self._outcome
+            result = outcome.get(timeout=0) if outcome is not None and outcome.done() and not outcome.error() else None
         finally:
             if self._handlers is not None:
                 self._handlers()

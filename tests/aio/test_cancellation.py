@@ -1,11 +1,14 @@
 """Cancellation closes a gang politely, once; a further one kills it; and nothing of asyncio or of the gang is left."""
 
 import asyncio
+import gc
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -406,3 +409,54 @@ def test_a_generator_that_is_destroyed_while_its_gang_closes_does_not_keep_it():
     task.get_coro().close()
     os.kill(ref.ask(Pids(), timeout=PATIENCE_S)[0], signal.SIGKILL)
     assert ref.actor_stopped.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("where", ["wait", "leave"])
+def test_a_task_that_nobody_holds_goes_on(tmp_path, where):
+    """Event loops hold tasks only weakly, as a kernel of Jupyter does with that of an interrupted cell."""
+    left = []
+
+    async def block(entered):
+        settings = {"name": "held", "entrypoint": patient, "args": {0: (str(tmp_path),)}, "ready": "notify"}
+        async with aio.Gang(**settings, grace=1000.0) as gang:
+            entered.set()
+            if where == "wait":
+                await gang.wait()
+        left.append(where)
+
+    async def has_left():
+        return left
+
+    async def main():
+        entered = asyncio.Event()
+        asyncio.ensure_future(block(entered))  # noqa: RUF006 - the subject of the test
+        await entered.wait()
+        (ref,) = pykka.ActorRegistry.get_by_class(Supervisor)
+
+        async def waits():
+            return (await ref.ask(Status(), block=False)).waiters
+
+        await (until(waits) if where == "wait" else until_exists(tmp_path / "told"))
+        for _ in range(3):
+            await asyncio.sleep(0)
+            gc.collect()
+        (tmp_path / "go").touch()
+        await until(has_left)
+
+    run(main())
+
+
+def test_a_busy_executor_does_not_delay_the_entry():
+    async def main():
+        free = threading.Event()
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        busy = loop.run_in_executor(None, free.wait)
+        try:
+            async with aio.Gang(**SLEEP) as gang:
+                assert len(await gang.pids()) == 2
+        finally:
+            free.set()
+        await busy
+
+    run(main())

@@ -129,7 +129,7 @@ class SimulatedHost:
         if outcome == "succeeded":
             result.return_values = {rank: (self.order.number, rank) for rank in range(RANKS)}
         exits = [WorkerExited(local_rank=r, pid=10 + r, exitcode=c, ended_ns=2) for r, c in enumerate(codes)]
-        self.tell(*(("exited", each) for each in exits), ("ended", HostEnd(result=result)))
+        self.tell(*(("worker", each) for each in exits), ("ended", HostEnd(result=result)))
 
 
 class SimulatedEngine:
@@ -258,7 +258,7 @@ def test_k3_whatever_raises_on_the_driver_s_loop_is_a_crash_and_no_hang(make: An
         gang.tell(Start())
     else:
         gang.ask(Start(), timeout=PATIENCE_S)
-        engine.hosts[0].tell(("stdout", b"hi\n"), ("exited", None))
+        engine.hosts[0].tell(("stdout", b"hi\n"), ("worker", None))
     with pytest.raises(SupervisorCrashed, match=r"the driver raised AttributeError"):
         waiting.get(timeout=PATIENCE_S)
     gang.stop(timeout=PATIENCE_S)
@@ -383,7 +383,7 @@ def test_a_rank_that_was_suspended_and_has_ended_is_not_suspended(make: Any, eng
         )
     assert {row.state for row in gang.ask(Status(), timeout=PATIENCE_S).ranks.values()} == {"suspended"}
     host = engine.hosts[0]
-    host.tell(("exited", WorkerExited(local_rank=0, pid=10, exitcode=0, ended_ns=2)))
+    host.tell(("worker", WorkerExited(local_rank=0, pid=10, exitcode=0, ended_ns=2)))
     states = [row.state for row in gang.ask(Status(), timeout=PATIENCE_S).ranks.values()]
     assert states == ["finished", "suspended", "suspended", "suspended"]
 
@@ -552,7 +552,7 @@ def test_status_pids_and_signals_are_by_global_rank(make: Any, engine: Simulated
     gang.ask(Start(), timeout=PATIENCE_S)
     assert gang.ask(Pids(), timeout=PATIENCE_S) == {0: 10, 1: 11, 2: 10, 3: 11}
     exited = WorkerExited(local_rank=0, pid=10, exitcode=0, ended_ns=2)
-    engine.hosts[1].tell(("exited", exited))
+    engine.hosts[1].tell(("worker", exited))
     status = gang.ask(Status(), timeout=PATIENCE_S)
     assert {rank: row.state for rank, row in status.ranks.items()} == {
         0: "ready",
@@ -601,6 +601,7 @@ def test_the_output_of_a_lost_host_ends_with_it(make: Any, engine: SimulatedEngi
         ({"envs": {4: {}}}, "envs has the rank 4; the global ranks are 0 to 3"),
         ({"lease_s": 0.1}, "lease_s is 0.1; give at least 1 s"),
         ({"timeout": -1}, "timeout"),
+        ({"restart_policy": 3}, "restart_policy is 3; give a RestartPolicy, such as RestartPolicy"),
         ({"restart_policy": RestartPolicy(restart="permanent")}, "restart='permanent'"),
         ({"settings": {"grace": -1}}, r"host 0 \(its rank 0 is the global rank 0\): grace"),
         ({"settings": {"nonsense": 1}}, "unknown setting: nonsense; a gang over several hosts has alive, "),

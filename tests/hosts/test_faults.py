@@ -330,6 +330,7 @@ def test_exit_codes_of_the_policy(gangs: Any, tmp_path: Path, code: int, attempt
     result = gang.wait()
     assert result.outcome == ("succeeded" if code == 75 else "failed")
     assert len(gang.engine.attempts) == attempts
+    assert sum(each.counted for each in result.restarts) == (code == 3)
 
 
 def test_no_room_for_a_restart_is_the_error_of_the_gang(gangs: Any):
@@ -337,8 +338,12 @@ def test_no_room_for_a_restart_is_the_error_of_the_gang(gangs: Any):
     gang = gangs(f"trap 'exit 9' USR1; {RUNS}", engine=engine, restart_policy=RestartPolicy(backoff=0.0))
     started(gang)
     gang.ask(Signal(sig=10, ranks=frozenset({0})))
-    with pytest.raises(OSError, match="no room for the hosts"):
+    with pytest.raises(SuperviseError) as found:
         gang.wait()
+    first, last = str(found.value).splitlines()
+    assert first == "attempt 1 could not begin: [Errno 28] no room for the hosts"
+    assert re.fullmatch(r"before it, g failed: rank 0 \(pid \d+\): exit code 9; see .*log", last), last
+    assert isinstance(found.value.__cause__, OSError)
 
 
 def test_a_close_during_the_backoff_ends_the_gang_with_the_failure(gangs: Any):

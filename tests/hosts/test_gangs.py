@@ -23,7 +23,7 @@ from supervise import (
     SuperviseError,
     Watchdog,
 )
-from supervise.messages import WorkerExited
+from supervise.messages import WorkerExited, WorkerHung, WorkerStarted
 from tests.hosts import ranks
 from tests.hosts.engine import ProcessEngine
 from tests.hosts.gangs import FOREVER, READY, RUNS, watched
@@ -284,6 +284,9 @@ def test_the_stacks_of_a_hang_name_the_host_and_the_global_ranks(gangs: Any, tmp
     assert all(place.startswith(("rank 2: ", "rank 3: ", "ranks 2-3: ")) for place in stacks["places"])
     text = Path(stacks["path"]).read_text()
     assert text.startswith("rank 3 hung: no output for ")
+    told = gang.messages.until(lambda all_: any(isinstance(each, WorkerHung) for each in all_) and list(all_))
+    assert [(each.local_rank, each.tier) for each in told if isinstance(each, WorkerHung)] == [(3, "output")]
+    assert {each.local_rank for each in told if isinstance(each, WorkerStarted)} == {0, 1, 2, 3}
     assert re.findall(r"^rank (\d+), pid ", text, re.MULTILINE) == ["2", "3"]
     gang.ask(Close())
 

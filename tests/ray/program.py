@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from supervise import Close, Start, SuperviseError
+from supervise import Close, SpecError, Start, SuperviseError
 from tests.conformance.work import pause
 from tests.hosts import ranks
 from tests.ray.cluster import PATIENCE_S, cluster
@@ -121,6 +121,21 @@ def reported() -> list[Any]:
         return [(row.step, row.status, row.beat_age_s is not None) for row in gang.status().ranks.values()]
 
 
+def second_start() -> dict[str, Any]:
+    """Start a gang twice, then close it twice."""
+    from supervise.ray import RayGang
+
+    gang = RayGang(name="twice", entrypoint="sleep", nnodes=1, nproc_per_node=1, args=("1000",))
+    pids = gang.start()
+    try:
+        gang.start()
+        raised = ""
+    except SpecError as error:
+        raised = str(error)
+    running = gang.pids() == pids and gang.status().phase == "running"
+    return {"raised": raised, "running": running, "closed": [str(cast("Any", gang.close()).outcome) for _ in range(2)]}
+
+
 def waiting(table: dict[str, Any]) -> list[str]:
     return [group for group, row in table.items() if row["state"] != "REMOVED"]
 
@@ -156,6 +171,7 @@ def calls() -> None:
         tell("slow start", slow_starts())
         tell("own main", own_main())
         tell("reported", {"rows": reported()})
+        tell("second start", second_start())
         for name, script in COMMANDS.items():
             tell(name, command(script))
 
@@ -164,7 +180,7 @@ def engine() -> None:
     """What the engine does by itself, without a cluster."""
     from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-    from supervise.ray.engine import RayEngine, _translated
+    from supervise.ray.engine import RayEngine, RayHost, _translated
 
     class Closed(RayEngine):
         """An engine that is closed when it has just placed the hosts of an attempt."""
@@ -180,7 +196,10 @@ def engine() -> None:
 
     Closed({}, "PACK", 1.0)._place([cast("Any", SimpleNamespace(epoch=5))], lambda *_: None)
     errors = ActorUnavailableError("away", b"0" * 16), ActorDiedError()
-    tell("engine", {"released": Closed.released, "errors": [type(_translated(each)).__name__ for each in errors]})
+    found: list[Any] = []
+    RayHost(None, cast("Any", None)).call("renew", 0, done=lambda *each: found.append(repr(each[1])))
+    names = [type(_translated(each)).__name__ for each in errors]
+    tell("engine", {"released": Closed.released, "errors": names, "disconnected": found})
 
 
 def run_faults() -> None:

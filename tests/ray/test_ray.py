@@ -52,6 +52,7 @@ def test_a_close_beside_a_placement_leaves_no_host_and_a_lost_call_is_no_death()
     found = program("engine")["engine"]
     assert found["released"] == [5]
     assert found["errors"] == ["HostUnavailable", "HostDead"]
+    assert found["disconnected"] == ["HostDead('this process has disconnected from Ray')"], "and did not connect again"
 
 
 class Connects:
@@ -78,6 +79,12 @@ def test_a_connection_keeps_the_handler_of_sigterm():
 def test_a_timeout_that_expires_during_the_start_is_the_outcome(calls: dict[str, dict[str, Any]]):
     """While the cluster has no room, and while the ranks are not ready: with a result, not an exception."""
     assert calls["slow start"] == {key: ["timed_out", "timed_out"] for key in ("placed", "ready")}
+
+
+def test_a_second_start_is_refused_and_a_second_close_has_the_result(calls: dict[str, dict[str, Any]]):
+    found = calls["second start"]
+    assert found["raised"].startswith("twice: the gang was started already (it is running)")
+    assert (found["running"], found["closed"]) == (True, ["stopped", "stopped"])
 
 
 def test_status_has_what_ranks_have_reported_to_their_hosts(calls: dict[str, dict[str, Any]]):
