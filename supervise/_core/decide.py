@@ -195,7 +195,7 @@ def _not_assembled(gang: Gang, event: steps.NotAssembled, decision: Decision) ->
     """Treat an attempt that has no files or actors like a failed launch of the first rank that restarts."""
     local_rank = next(number for number in range(gang.nprocs) if not gang.is_left_out(number))
     gang.launched, gang.stop.state = True, "swept"  # no process was started since the last sweep
-    _failed_to_start(gang, steps.WorkerFailedToStart(local_rank, event.error, event.at_ns), decision)
+    _failed_to_start(gang, steps.WorkerFailedToStart(local_rank, event.error, event.at_ns, gang.attempt), decision)
 
 
 def _life_failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision: Decision) -> None:

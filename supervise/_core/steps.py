@@ -45,6 +45,8 @@ class WorkerFailedToStart(NamedTuple):
     error: Exception
     at_ns: int = 0
     """Monotonic time."""
+    attempt: int | None = None
+    """The attempt, if the environment of the rank does not have it, because no file of the attempt could be made."""
 
 
 class WorkerUnkillable(NamedTuple):

@@ -195,6 +195,7 @@ class Describer:
             exception_type=type(fact.error).__name__,
             exception_message=text_of(fact.error),
             errno=getattr(fact.error, "errno", None),
+            **({} if fact.attempt is None else {"attempt": fact.attempt}),
         )
 
     def _hung(self, fact: Hung) -> Event:

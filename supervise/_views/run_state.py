@@ -301,9 +301,9 @@ class RunState:
         known = self.of(rank)
         life = known.life
         attempt = it.fields.get("attempt", 0 if life is None else life.attempt)
+        if it.name == "process.start_failed" and self.restart is not None:  # no file of the attempt could be made
+            self._begin()
         if life is None or life.attempt != attempt or it.name == "process.started":
-            if it.name == "process.start_failed" and self.restart is not None:  # no file of the attempt could be made
-                self._begin()
             life = Life(it, attempt)
             known.lives.append(life)
             known.count += it.name != "process.start_failed"

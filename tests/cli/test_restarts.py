@@ -287,3 +287,15 @@ def test_s4_of_many_that_left_the_first_are_named():
         "rank 0 left processes outside of its group (pid 101, 102, 103, 104, 105 and 55 more): ended",
         "rank 0 left processes outside of its group (pid 101, 102): ended",
     ]
+
+
+def test_an_attempt_without_its_folder_is_a_failed_restart_and_no_timeout(supervise: Command):
+    """A file has its name; a full disk has the same effect."""
+    script = 'mkdir -p logs; [ $RANK = 0 ] && { : >"$(echo logs/*/)attempt_1"; exit 5; }; exec sleep 1000'
+    done = supervise.run("-n", "2", "--max-restarts", "1", "--backoff", "0", "--log-dir", "logs", "sh", "-c", script)
+    assert done.returncode == 2, done.stderr
+    assert "rank 0 of 2 failed: attempt 1 could not be started: log_dir: " in done.stderr
+    assert "; gave up after 1 restart\n" in done.stderr
+    [run] = (supervise.tmp_path / "logs").iterdir()
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert [it["attempt"] for it in events if it["event"] == "supervise.process.start_failed"] == [1]
