@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from contextlib import contextmanager
@@ -36,10 +37,21 @@ def file_of(name: str, *parts: bytes) -> int:
         for part in parts:
             write_all(fd, part)
         os.lseek(fd, 0, os.SEEK_SET)
+    except OSError as error:
+        os.close(fd)
+        raise explained(error) from None
     except BaseException:
         os.close(fd)
         raise
     return fd
+
+
+def explained(error: OSError) -> OSError:
+    """Return the error of a write to a memory file, with the limit that a user does not expect to hold there."""
+    if error.errno != errno.EFBIG:
+        return error
+    limit = "the limit of file sizes (RLIMIT_FSIZE, ulimit -f) holds for arguments and return values, too"
+    return OSError(error.errno, f"{os.strerror(error.errno)}: {limit}")
 
 
 def clear_of_stdio(fd: int, least: int = 3) -> int:

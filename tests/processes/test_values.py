@@ -96,6 +96,27 @@ def test_o6_an_exception_that_a_limit_of_file_sizes_keeps_from_its_file_says_so(
 
 
 @each_function
+@pytest.mark.parametrize("value", [42, None])
+@pytest.mark.parametrize("what", ["root", "descriptors"])
+def test_o6_a_value_arrives_although_nothing_can_be_imported_after_the_function(tmp_path, kind, what, value):
+    if what == "descriptors":
+        result = run(tmp_path, kind, work.leave_no_descriptor, value)
+    elif os.getuid():
+        pytest.skip("only root may change its root folder")
+    else:
+        result = run(tmp_path, kind, work.change_root_folder, str(tmp_path), value)
+    assert (result.failures, result.return_values) == ({}, {0: value})
+
+
+@each_function
+def test_o6_a_value_beyond_the_limit_of_file_sizes_says_so(tmp_path, kind):
+    result = run(tmp_path, kind, work.return_more_than_a_file_may_hold)
+    assert "File too large: the limit of file sizes (RLIMIT_FSIZE, ulimit -f) holds for arguments and return" in told(
+        result.failures[0]
+    )
+
+
+@each_function
 def test_o6_an_unpicklable_value_is_not_hidden_by_an_earlier_record(tmp_path, kind):
     """An exception that the function recorded and survived is not what its rank died of."""
     source = (

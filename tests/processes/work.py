@@ -1,6 +1,7 @@
 """What the workers of the fault tests run: at the top level of a module, so that it can be pickled."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -116,6 +117,27 @@ def raise_with_no_file_size():
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     raise ValueError("not written")
+
+
+def change_root_folder(folder: str, value: object) -> object:
+    """Return where no module can be imported any more."""
+    os.chroot(folder)
+    os.chdir("/")
+    return value
+
+
+def leave_no_descriptor(value: object) -> object:
+    with suppress(OSError):
+        while True:
+            os.dup(0)
+    return value
+
+
+def return_more_than_a_file_may_hold() -> str:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+    return "x" * (1 << 17)
 
 
 def raise_text(text: str, times: int) -> NoReturn:

@@ -144,8 +144,13 @@ def _watch_exit(settings: Settings) -> None:
     calls_exit_functions = settings.method == "spawn" or sys.version_info >= (3, 13)
     functions = atexit._ncallbacks() if calls_exit_functions else 0  # noqa: SLF001 - one is that of multiprocessing
     if children or functions > 1 or threading.active_count() > 1:
-        from supervise._process.launch import lingering
-
+        try:
+            from supervise._process.launch import lingering
+        except (
+            ImportError,
+            OSError,
+        ):  # the function has changed its user or its root folder, or has left no descriptor
+            return
         lingering.report_later(settings)
 
 

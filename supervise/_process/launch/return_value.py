@@ -24,7 +24,7 @@ import struct
 import sys
 from functools import partial
 
-from supervise._process.files import LEAST_BYTES, anonymous_file
+from supervise._process.files import LEAST_BYTES, anonymous_file, explained
 
 TYPE_CHECKING = False  # every worker imports this module: typing and dataclasses would take most of the time
 if TYPE_CHECKING:
@@ -172,7 +172,16 @@ def send(fd: int, address: Address, value: object) -> None:
         os.pwrite(fd, _HEADER.pack(_MAGIC, _NONE, 0, 0), 0)
         return
     apart: list[pickle.PickleBuffer] = []
-    with os.fdopen(os.dup(fd), "wb") as file:
+    try:
+        end = _write(fd, value, apart)
+    except OSError as error:
+        raise explained(error) from None
+    os.pwrite(fd, _HEADER.pack(_MAGIC, _VALUE, len(apart), end), 0)
+
+
+def _write(fd: int, value: object, apart: list[pickle.PickleBuffer]) -> int:
+    """Write a value behind the header; return the end of the content."""
+    with os.fdopen(fd, "wb", closefd=False) as file:  # without a copy: the function may have left no descriptor
         file.seek(_HEADER.size)
         try:
             _dump(value, file, apart, _pickler())
@@ -183,8 +192,7 @@ def send(fd: int, address: Address, value: object) -> None:
                 raise unpicklable(value, error) from error
         table = [_write_apart(file, buffer) for buffer in apart]
         file.write(b"".join(table))
-        end = file.tell()
-    os.pwrite(fd, _HEADER.pack(_MAGIC, _VALUE, len(apart), end), 0)
+        return file.tell()
 
 
 def add_note(fd: int, address: Address, text: str) -> None:
@@ -230,7 +238,10 @@ def _dumped_by_value(value: object, file: BufferedWriter, apart: list[pickle.Pic
 
 def _pickler() -> type[pickle.Pickler]:
     """Return the pickler class. With PyTorch loaded, the class does not call torch.save for each storage."""
-    import pickle  # not for a function that returns None
+    try:
+        import pickle  # not for a function that returns None
+    except (ImportError, OSError):  # the function has changed its user or its root folder, or has left no descriptor
+        import _pickle as pickle  # type: ignore[no-redef]
 
     if "torch" not in sys.modules:
         return pickle.Pickler
