@@ -331,8 +331,16 @@ def titles_of(roles: Sequence[tuple[str, int]]) -> list[str]:
     return list(islice(each, _MOST_TITLES)) if len(roles) > 1 else []
 
 
+def _owner(name: str, at: int) -> int:
+    """Return the user ID of the owner of a folder; -1 if it was removed."""
+    try:
+        return os.stat(name, dir_fd=at, follow_symlinks=False).st_uid
+    except OSError:
+        return -1
+
+
 def runs_in(folder: str, at: int) -> list[RecordedRun]:
-    """Return the runs of a folder, the newest first.
+    """Return the runs of a folder, the newest first, without those of users that have no right to the folder.
 
     Args:
         folder: Its path.
@@ -345,6 +353,7 @@ def runs_in(folder: str, at: int) -> list[RecordedRun]:
         names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     from datetime import UTC, datetime
 
-    paths = [os.path.join(folder, name) for name in names]
+    owners = {0, os.geteuid(), os.fstat(at).st_uid}
+    paths = [os.path.join(folder, name) for name in names if _owner(name, at) in owners]
     found = [run for path in paths if (run := RecordedRun(path)).is_run()]
     return sorted(found, key=lambda run: (run.started or datetime.fromtimestamp(0, UTC), run.name), reverse=True)

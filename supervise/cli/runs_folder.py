@@ -85,9 +85,17 @@ def _state() -> str | None:
     """Return the folder for the state of programs; None if this user has none."""
     state = os.environ.get("XDG_STATE_HOME") or ""
     home = os.environ.get("HOME") or ""
-    if not os.path.isabs(state) and os.path.isabs(home):  # the XDG specification ignores relative paths
+    if not os.path.isabs(state) and os.path.isabs(home) and not _is_of_another(home):  # XDG ignores relative paths
         state = os.path.join(home, ".local", "state")
     return state if os.path.isabs(state) and _can_make(state) else None
+
+
+def _is_of_another(home: str) -> bool:
+    """Return whether this is root with the home of another user, as after ``sudo -E``."""
+    try:
+        return os.geteuid() == 0 != os.stat(home).st_uid
+    except OSError:
+        return False
 
 
 def _user(uid: int) -> str:

@@ -129,6 +129,36 @@ def test_t2_the_logs_of_another_user_change_no_terminal(supervise: Command):
     assert (shown.returncode, shown.stdout) == (0, "[role0]:red\n")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a run of another user")
+def test_t2_a_run_of_another_user_in_a_folder_of_all_takes_no_ones_place(supervise: Command):
+    """Its name is that of a run of the caller, and it is the newer one; by its path, it is still found."""
+    supervise.run("--run-id", "job", "sh", "-c", "exit 7")
+    own = supervise.directory()
+    own.parent.chmod(0o1777)
+    theirs = own.with_name("job_00000000")
+    shutil.copytree(own, theirs)
+    for name, changes in (("run.json", {"started": "2999-01-01T00:00:00+00:00"}), ("result.json", {"exit_code": 0})):
+        path = theirs / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    assert supervise.supervise("wait", "job").returncode == 0, "the newer one, as long as it is one of this user"
+    os.chown(theirs, OTHER, OTHER)
+    assert supervise.supervise("wait", "job").returncode == 7
+    assert theirs.name not in supervise.supervise("ls").stdout
+    assert theirs.name in supervise.supervise("show", str(theirs)).stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may write to the home of another user")
+def test_t2_root_makes_no_folder_in_the_home_of_another_user(supervise: Command):
+    """As with `sudo -E`: the folder would keep the user from their own `.local`."""
+    home = supervise.tmp_path / "home"
+    home.mkdir()
+    os.chown(home, OTHER, OTHER)
+    where = {"SUPERVISE_RUNS_DIR": "", "XDG_STATE_HOME": "", "HOME": str(home), "TMPDIR": str(supervise.tmp_path)}
+    assert supervise.run("-q", "true", **where).returncode == 0
+    assert list(home.iterdir()) == []
+    assert len(list((supervise.tmp_path / "supervise-0").iterdir())) == 1
+
+
 def test_t9_the_logs_of_a_role_whose_name_no_encoding_has_are_shown(supervise: Command):
     """Its name is half of a character, which JSON can hold."""
     supervise.run("--run-id", "job", "echo", "line")

@@ -144,3 +144,11 @@ def test_a_proc_that_is_not_mounted_is_named():
     )
     assert done.stderr == "/proc is not mounted, which every start needs; mount it with: mount -t proc proc /proc\n"
     assert "/proc is not mounted" in refused(*NO_PROC, *RUN, "-n", "2", "true")
+
+
+def test_a_proc_of_another_pid_namespace_is_named():
+    """In it, other processes have the numbers of those of the gang."""
+    apart = ("unshare", "--pid", "--fork", "--kill-child")
+    if shutil.which("unshare") is None or subprocess.run([*apart, "true"], check=False, stderr=-3).returncode:
+        pytest.skip("no pid namespace can be made here")
+    assert "/proc shows the processes of another PID namespace; mount that " in refused(*apart, *RUN, "-n", "2", "true")

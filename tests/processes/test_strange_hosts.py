@@ -140,7 +140,7 @@ def test_p6_a_frozen_program_that_is_a_worker_and_did_not_call_freeze_support_st
 OF_PYINSTALLER = "import multiprocessing\n" + GUARDED.replace(
     "    main()\n", "    multiprocessing.freeze_support()\n    main()\n"
 )
-APART = ["unshare", "--map-root-user", "--pid", "--fork", "--kill-child"]
+APART = ["unshare", "--map-root-user", "--pid", "--mount-proc", "--fork", "--kill-child"]
 
 
 @pytest.mark.stress

@@ -59,6 +59,11 @@ def check_host(nprocs: int, cwd: str | None, *, functions: bool = False) -> None
         raise SpecError(refusal)
     if not os.path.isdir("/proc/self/fd"):
         raise SpecError("/proc is not mounted, which every start needs; mount it with: mount -t proc proc /proc")
+    if os.readlink("/proc/self") != str(os.getpid()):  # a search for processes would find, and end, wrong ones
+        raise SpecError(
+            "/proc shows the processes of another PID namespace; mount that of this one with: mount -t proc proc /proc"
+            " (unshare has --mount-proc)"
+        )
     if cwd is None:
         try:
             platform.needed(os.getcwd)
