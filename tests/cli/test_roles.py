@@ -168,6 +168,25 @@ def test_run_may_be_left_out(supervise: Command):
     assert "usr1 web 1\n" not in told(supervise, "logs", "web.1", note=", the newest run\n")
 
 
+def test_a_run_that_has_ended_hides_no_role_of_the_only_running_one(supervise: Command):
+    """Its name begins with that of the role. By more of its name, or if no other run is running, it is found."""
+    supervise.run("-q", "--run-id", "website", "sh", "-c", "echo yesterday")
+    [old] = supervise.tmp_path.glob("runs/website_*")
+    with running(supervise) as run:
+        [path] = supervise.tmp_path.glob("runs/job_*")
+        note = f"{path.name}, the only run that is running\n"
+        assert "rank 3 (web 1) was restarted" in told(supervise, "restart", "web.1", note=note)
+        assert told(supervise, "logs", "web.0", note=note) == "up\n"
+        assert "ranks 2-3 (web 0-1) stopped" in told(supervise, "stop", "web", note=note)
+        text = refused(supervise, "restart", "web", "wbe")
+        assert f"argument RUN: 'web' is the beginning of {old.name}, which has ended; and in {path.name}, " in text
+        assert "yesterday" in told(supervise, "logs", "webs")
+        assert told(supervise, "show", "web").startswith(f"{old.name}: succeeded"), "it takes no role"
+        run.signal(signal.SIGTERM)
+        run.end()
+    assert "yesterday" in told(supervise, "logs", "web")
+
+
 def test_a_role_in_the_place_of_run_if_none_or_several_are_running(supervise: Command):
     """The message says that RUN is missing."""
     missing = "is named 'web'; if 'web' is a role or a rank, RUN is missing, and"

@@ -25,7 +25,7 @@ from supervise._process import lifeline
 from supervise._process.containment import cgroup, escapees, escapees as containments, groups, marker
 from supervise._process.containment.cgroup import GangFolder
 from supervise._process.containment.escapees import Contained, Escaped
-from supervise._process.containment.procfs import Layout
+from supervise._process.containment.procfs import Layout, state_of
 from supervise._process.files import anonymous_file
 from supervise._process.launch import program
 from supervise._process.launch.program import LaunchSpec, Streams
@@ -839,3 +839,18 @@ def test_p4_the_marker_of_every_start_is_known_again(monkeypatch):
         assert escapees.number_of(os.getpid(), "outer", forked=True) is None
     finally:
         os.close(held[0])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_the_state_of_a_process_says_if_it_may_not_be_signaled():
+    """As of `sudo` in a rank of an ordinary user."""
+    read, write = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.setresuid(65534, 65534, 65534)
+        os.write(write, state_of(os.getppid()).encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(pid, 0)
+    with open(read, encoding="ascii") as file:  # noqa: PTH123 - a descriptor
+        assert re.fullmatch(r"\w, of a user whose processes may not be signaled", file.read())
+    assert len(state_of(os.getpid())) == 1

@@ -201,6 +201,23 @@ def is_of_rank(pid: int, uid: int, leader: int) -> bool:
     return session == leader or _descends(pid, leader)
 
 
+def state_of(pid: int) -> str:
+    """Return the state of a process for a message, such as ``D``; "?" if there is none.
+
+    If this user may not signal the process, as after the exec of a set-user-ID program, the text says so.
+    """
+    seen = look(pid)
+    if seen is None:
+        return "?"
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return f"{seen.state}, of a user whose processes may not be signaled"
+    except ProcessLookupError:
+        return "?"
+    return seen.state
+
+
 def _descends(pid: int, leader: int) -> bool:
     for _ in range(_ANCESTORS):
         seen = look(pid)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from supervise import _platform as platform
 from supervise._process.containment import cgroup
 from supervise._process.containment.groups import Member, members, readable
-from supervise._process.containment.procfs import look, tracks_resources
+from supervise._process.containment.procfs import look, state_of, tracks_resources
 from supervise._record import NamedTuple
 from supervise._runtime.wakeup import OwnedFd
 
@@ -458,8 +458,7 @@ class Process:
             if not living:
                 return None
             pid = living[0].pid
-        seen = look(pid)
-        return pid, "?" if seen is None else seen.state
+        return pid, state_of(pid)
 
     def close(self) -> None:
         """Close the descriptors, which the caller has unwatched before. Idempotent."""

@@ -327,6 +327,21 @@ keys:
 """Command to the end of its help. With it, lines of the description are not wrapped."""
 
 
+def _is_role(word: str, run: RecordedRun | None) -> str:
+    """Return why a word that names a run is a role: the run has ended, and the only running one has the role; or "".
+
+    The name of the run merely begins with the word.
+    """
+    if run is None or word == run.name or os.sep in word or run.state in ("running", "unknown"):
+        return ""
+    try:
+        running, _ = default_run(newest=False)
+    except NoSuchRunError:
+        return ""
+    is_role = word.partition(".")[0] in dict(running.roles)
+    return f"{one_line(word)!r} is the beginning of {one_line(run.name)}, which has ended" if is_role else ""
+
+
 class RunParser(values.CommandParser):
     """The parser of a command. It also finds RUN, and the ranks and roles after it."""
 
@@ -370,7 +385,7 @@ class RunParser(values.CommandParser):
         """Parse arguments. Replace RUN by what it names, and `ranks` by sorted local ranks, or None if none are given.
 
         If no run has the name in the place of RUN, the word is a rank or a role of the run that is meant without RUN.
-        An argument `sig` is between RUN and the ranks.
+        So is a role of the only running run if no other running run has the name. An argument `sig` is between RUN and the ranks.
 
         Args:
             words: The arguments after the command.
@@ -412,8 +427,9 @@ class RunParser(values.CommandParser):
         try:
             if given:
                 meant = self.find(given[0])
-                del given[0]
-                return meant, "", ""
+                if not takes_ranks or not (unknown := _is_role(given[0], getattr(meant, "run", meant))):
+                    del given[0]
+                    return meant, "", ""
         except UnknownRunError as error:
             unknown, word = str(error), one_line(given[0])
             role = f"; if {word!r} is a role or a rank, RUN is missing, and "
