@@ -60,6 +60,8 @@ class Story:
     """Whether the policy permitted no restart after the last failure, even if the user then stopped the run."""
     restarts: int = 0
     """Number of attempts before the present one; if only single ranks restart, the number of restarts that count."""
+    failures: int = 0
+    """Number of failures that used up the permitted restarts before any restart took place; 0: they did not."""
     waiting: str | None = None
     """The restart that is pending, or that a stop has canceled, such as ``restart 1 of 3``."""
     unlaunched: dict[int, tuple[int | None, str]] = field(default_factory=dict)
@@ -334,7 +336,7 @@ def _no_restart(story: Story) -> str:
         # A result does not say whether the policy or the timeout of the gang permitted no further restart
         verb = "gave up after" if story.of_command else "after"
         return f"; {verb} {counted(story.restarts, 'restart')}"
-    return ""
+    return f"; no restart is left after {story.failures} failures" if story.failures else ""
 
 
 def _origin(rank: int, exitcode: int | None, story: Story) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 from types import SimpleNamespace
@@ -299,3 +300,14 @@ def test_an_attempt_without_its_folder_is_a_failed_restart_and_no_timeout(superv
     [run] = (supervise.tmp_path / "logs").iterdir()
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     assert [it["attempt"] for it in events if it["event"] == "supervise.process.start_failed"] == [1]
+
+
+def test_failures_that_use_up_the_restarts_before_one_takes_place_are_told(supervise: Command):
+    """They come together, or while the others wait for their restarts."""
+    words = ("--strategy", "one_for_one", "--max-restarts", "2", "--backoff")
+    done = supervise.run("-n", "4", *words, "100", "sh", "-c", "[ $RANK != 3 ] || exec sleep 1000; exit 4")
+    assert re.search(r"failed: exit code 4 \(host .*\); no restart is left after 3 failures\n", done.stderr), (
+        done.stderr
+    )
+    done = supervise.run(*words, "0", "sh", "-c", "exit 4")
+    assert "; gave up after 2 restarts\n" in done.stderr

@@ -385,7 +385,8 @@ class RunParser(values.CommandParser):
         """Parse arguments. Replace RUN by what it names, and `ranks` by sorted local ranks, or None if none are given.
 
         If no run has the name in the place of RUN, the word is a rank or a role of the run that is meant without RUN.
-        So is a role of the only running run if no other running run has the name. An argument `sig` is between RUN and the ranks.
+        So is a role of the only running run, if only a run that has ended has the name. An argument `sig` is between
+        RUN and the ranks.
 
         Args:
             words: The arguments after the command.
