@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 NAMES = frozenset({"pidfd", "group", "inotify", "glibc"})
 """Names for ``SUPERVISE_WITHOUT``; ``group`` is the signal to a group through the pidfd of its leader."""
-_WITHOUT = frozenset(filter(None, os.environ.get("SUPERVISE_WITHOUT", "").split(",")))
+_WITHOUT = frozenset(filter(None, map(str.strip, os.environ.get("SUPERVISE_WITHOUT", "").split(","))))
+UNKNOWN = sorted(_WITHOUT - NAMES)
+"""The words of ``SUPERVISE_WITHOUT`` that are not the name of a feature."""
 
 INOTIFY = "inotify" not in _WITHOUT
 """Whether inotify reports writes to files; otherwise the files are polled every 50 ms."""

@@ -117,8 +117,8 @@ def _command(words: list[str]) -> str:
 
 
 def _dispatch(words: list[str], *, own_process: bool) -> int:
-    if words[:1] == ["help"] and words[1:2] and words[1] in ("run", *_COMMANDS):
-        words = [words[1], "--help"]
+    if words[:1] == ["help"] and words[1:]:
+        words = [words[1], "--help"] if words[1] in ("run", *_COMMANDS) else words[1:]
     if words[:1] == ["run"]:
         return _run(words[1:], own_process=own_process)
     try:

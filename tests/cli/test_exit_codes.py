@@ -219,6 +219,8 @@ def test_torchruns_words_for_one_node_change_nothing(supervise: Command, words: 
         (["--color", "red", "true"], "invalid choice: 'red'"),
         (["-m", "--no-python", "true"], "omit one of them"),
         (["--role", "a/b", "true"], "'a/b' is not a valid name in paths"),
+        (["--run-id=-x", "true"], "'-x' is not a valid name in paths and lines; give printable characters without"),
+        (["--metrics", "-", "true"], "'-' is not a file; stdout has the output of the ranks, so give a path"),
         (["--nope", "true"], "unrecognized arguments: --nope"),
         ([""], "PROGRAM is empty"),
         (["--timeout", "-1", "true"], "'-1' is not a valid duration"),
@@ -310,6 +312,11 @@ def test_the_command_itself(supervise: Command):
     assert supervise.supervise("help").stdout == supervise.supervise("--help").stdout
     assert supervise.supervise("help", "check").stdout == supervise.supervise("check", "--help").stdout
     assert supervise.supervise("help", "run").stdout == supervise.run("--help").stdout
+    done = supervise.supervise("help", "shwo")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "supervise: 'shwo' is not a command; did you mean: supervise show\n",
+    )
 
 
 @pytest.mark.parametrize("words", [(), ("run",)])

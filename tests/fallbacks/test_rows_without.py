@@ -119,3 +119,17 @@ def test_a_python_without_ctypes_starts_programs_and_shows_their_output(tmp_path
     command = [sys.executable, "-W", "error", "-c", NO_CTYPES]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False)
     assert (done.stdout.splitlines(), done.returncode) == (["[g0]:shown", "3"], 0), done.stderr
+
+
+def test_a_word_that_is_not_a_service_is_refused():
+    """As a spelling that turns nothing off; spaces do not count."""
+
+    def run(without: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "supervise", "run", "-q", "--log-dir", os.devnull, "true"]
+        env = {**os.environ, "SUPERVISE_WITHOUT": without}
+        return subprocess.run(words, env=env, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+    done = run("group,pidfds")
+    assert done.returncode == 2
+    assert "SUPERVISE_WITHOUT has 'pidfds'; it accepts glibc, group, inotify, pidfd, separated by commas" in done.stderr
+    assert run(" group, inotify ").returncode == 0

@@ -55,6 +55,9 @@ def check_host(nprocs: int, cwd: str | None, *, functions: bool = False) -> None
     Raises:
         SpecError: A check failed; the text names the cause and a remedy. No process was started.
     """
+    if platform.UNKNOWN:
+        known = ", ".join(sorted(platform.NAMES))
+        raise SpecError(f"SUPERVISE_WITHOUT has {platform.UNKNOWN[0]!r}; it accepts {known}, separated by commas")
     if refusal := platform.refused(functions=functions):
         raise SpecError(refusal)
     if not os.path.isdir("/proc/self/fd"):

@@ -786,6 +786,7 @@ def _groups() -> dict[str, tuple[values.Argument | str, ...]]:
             argument(
                 "--metrics",
                 metavar="FILE",
+                type=values.file_to_write,
                 help="write the numbers of the run to FILE at its end, in the text format of Prometheus",
             ),
             argument(

@@ -264,10 +264,17 @@ def is_count(text: str) -> bool:
 
 def name(text: str) -> str:
     """Return a name that is safe in paths and lines."""
-    if not text or not text.isprintable() or "/" in text:
+    if not text or not text.isprintable() or "/" in text or text.startswith("-"):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a valid name in paths and lines; give printable characters without '/'"
+            f"{text!r} is not a valid name in paths and lines; give printable characters without '/', and no '-' first"
         )
+    return text
+
+
+def file_to_write(text: str) -> str:
+    """Return the path of a file, which cannot be ``-``: stdout has the output of the ranks."""
+    if text == "-":
+        raise argparse.ArgumentTypeError("'-' is not a file; stdout has the output of the ranks, so give a path")
     return text
 
 
