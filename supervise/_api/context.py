@@ -114,7 +114,7 @@ _GRACE = _Grace(30)
 class _OwnGrace(float):
     """The grace of the gang as the timeout of a close to which the caller gives none.
 
-    Then roles with their own grace keep it.
+    Then each role has its own grace, or that of the gang.
     """
 
 
@@ -312,8 +312,10 @@ class GangContext(PContext):
         signal within a second, and the same signal within 50 ms do not count as the second one.
 
         Args:
-            death_sig: The first signal, sent to all process groups at once; None for SIGTERM.
-            timeout: Seconds until SIGKILL: one deadline for all ranks. The default is the grace of the gang.
+            death_sig: The first signal, sent to all process groups at once, but to roles with ``needs`` in turn; None for
+                SIGTERM.
+            timeout: Seconds until SIGKILL: one deadline for all ranks. The default is the grace of each role, or else of
+                the gang.
 
         Raises:
             UnkillableError: A process survived SIGKILL; all others are reaped.
@@ -376,8 +378,7 @@ class GangContext(PContext):
             self._release()
             return None
         try:
-            by_role = isinstance(timeout, _OwnGrace) and self._spec.graces_s
-            bound_s = None if by_role else timeout
+            bound_s = None if isinstance(timeout, _OwnGrace) else timeout
             closed = _reply(supervisor.ask(ask.Close(death_sig=death_sig, timeout=bound_s), block=False))
             while not signals.wait_for(closed):
                 came = signals.recorded()

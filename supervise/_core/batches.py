@@ -324,8 +324,7 @@ def _relaunch(gang: Gang, local_rank: int, decision: Decision) -> None:
     if rank.end is not None:
         decision.tell(steps.LifeReplaced(local_rank, rank.attempt, counted=rank.caused == "counted"))
     gang.ended.pop(local_rank, None)
-    # Greater than the gang's number, because this life belongs to no attempt
-    rank.begin_life(max(rank.attempt, gang.attempt) + 1)
+    rank.begin_life(gang.next_life(local_rank))
     rank.restarts += 1
     gang.move(local_rank, "starting")
     decision.do(steps.RelaunchRank(local_rank=local_rank, attempt=rank.attempt))

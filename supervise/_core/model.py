@@ -377,6 +377,10 @@ class Gang:
         """Number of the next attempt, if all ranks restart. It is greater than the number of every life so far."""
         return 1 + max(rank.attempt for rank in self.ranks)
 
+    def next_life(self, local_rank: int) -> int:
+        """Number of the next life of a rank that restarts alone. It is greater than the gang's: it is of no attempt."""
+        return max(self.ranks[local_rank].attempt, self.attempt) + 1
+
     @property
     def idle(self) -> bool:
         """Whether no rank is starting, is running or is to be restarted."""

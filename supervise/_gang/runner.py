@@ -703,8 +703,9 @@ class GangRunner:
                 continue
             end = rank_end(rank.end, role_of(self.gang, local_rank), rank.started_ns, self.attempt)
             if self._history.announce(local_rank, end):  # otherwise the failure of another rank has only delayed it
+                attempt = self.gang.next_life(local_rank)
                 message = say.WorkerRestarting(
-                    local_rank=local_rank, attempt=rank.attempt + 1, delay_s=delay_s, end=end, restarts=restarts
+                    local_rank=local_rank, attempt=attempt, delay_s=delay_s, end=end, restarts=restarts
                 )
                 self.events.emit(message)
                 self.subscribers.tell(message)

@@ -291,6 +291,23 @@ def test_r11_a_context_closes_each_role_with_its_own_grace():
     assert (ends[0].exitcode, ends[1].exitcode) == (0, -signal.SIGKILL)
 
 
+def test_r11_a_context_gives_each_of_two_roles_the_grace_of_the_gang(caplog):
+    """One after the other: the second role has its whole grace."""
+    caplog.set_level("INFO", "supervise")
+    roles = [
+        Role(name=name, entrypoint=sys.executable, args={0: ("-c", SLOW)}, ready="notify") for name in ("store", "web")
+    ]
+    with start_processes("g", roles=roles, grace=0.5):
+        pass
+    events = [record.supervise for record in caplog.records if hasattr(record, "supervise")]
+    sent = [event for event in events if event["event"] == "supervise.process.signaled"]
+    assert [(event["role"], event["signal"]) for event in sent] == [
+        *(("web", "SIGTERM"), ("web", "SIGKILL")),
+        *(("store", "SIGTERM"), ("store", "SIGKILL")),
+    ]
+    assert sent[3]["monotonic_ns"] - sent[2]["monotonic_ns"] > 0.4e9
+
+
 WRONG = {
     "an unknown name": ({"web": ["stor"], "store": None}, "role 'web': needs names 'stor', .* did you mean 'store'"),
     "a name like no other": ({"web": ["db"], "store": None}, "which is not a role; the roles are web, store"),

@@ -124,6 +124,21 @@ def test_r1_a_restart_that_another_failure_delays_is_announced_once(tmp_path):
     assert {each.end.role for each in announced} == {"root_cause"}
 
 
+def test_r1_a_restart_is_announced_with_the_number_of_the_life(tmp_path):
+    """Also that of a rank which restarts of all others have left out."""
+    with Recorder() as recorder, faulty(tmp_path, "binary", [LIFE] * 2, restart_policy=AT_ONCE) as gang:
+        gang.ask(Subscribe(ref=recorder.ref))
+        assert lives(gang, 2) == ["0:0", "1:0"]
+        gang.ask(TerminateRanks(frozenset({1})))
+        for life in (1, 2):
+            gang.tell(0, "3")
+            assert lives(gang) == [f"0:{life}"]
+        gang.ask(RestartRanks(frozenset({1})))
+        assert lives(gang) == ["1:3"]
+        announced = [each for each in recorder.messages if isinstance(each, WorkerRestarting)]
+        assert [(each.local_rank, each.attempt) for each in announced] == [(1, 3)]
+
+
 @pytest.mark.parametrize(
     ("strategy", "stopped"), [("one_for_all", {0, 2}), ("one_for_one", set()), ("rest_for_one", {2})]
 )
