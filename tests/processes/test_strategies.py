@@ -135,6 +135,7 @@ def test_r1_a_restart_is_announced_with_the_number_of_the_life(tmp_path):
             assert lives(gang) == [f"0:{life}"]
         gang.ask(RestartRanks(frozenset({1})))
         assert lives(gang) == ["1:3"]
+        recorder.wait_for(WorkerRestarting)
         announced = [each for each in recorder.messages if isinstance(each, WorkerRestarting)]
         assert [(each.local_rank, each.attempt) for each in announced] == [(1, 3)]
 
