@@ -149,7 +149,7 @@ def say_at_last(text: str, level: int) -> None:
 
 
 def _is_configured() -> bool:
-    """Return whether the application has configured the logger: by a level, a handler or no propagation."""
+    """Return whether the application has configured the logger: by a level above ERROR, a handler or no propagation."""
     handlers = (*log.handlers, *logging.root.handlers)  # the logger has no other parent than the root
     changed = not log.isEnabledFor(logging.ERROR) or not log.propagate
     return changed or any(handler is not _silence for handler in handlers)

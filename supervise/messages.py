@@ -149,8 +149,8 @@ class RestartRanks(Ask["dict[int, int]"]):
 
     The restart needs no `RestartPolicy`, and does not count toward its limit. A running rank is stopped first. A rank
     in backoff starts at once, and so do the ranks that wait with it. A rank that has ended or was terminated starts.
-    The reply is ``{rank: pid}`` when all of them run. If the gang ends first, or a rank does not start, the reply is a
-    `SuperviseError`.
+    The reply is ``{rank: pid}`` when all of them are ready. If the gang ends first, or a rank does not start, the reply
+    is a `SuperviseError`.
     """
 
     ranks: frozenset[int]
@@ -248,7 +248,7 @@ class GangStatus:
     waiters: int
     """Number of `Wait` requests that await a reply."""
     attempt: int = 0
-    """Number of the current attempt: how often the gang was restarted."""
+    """Number of the current attempt, greater than that of every earlier life of a rank. The first is 0."""
     ranks: dict[int, RankStatus] = field(default_factory=dict)
     """The current state of each rank."""
 
@@ -280,7 +280,7 @@ class GangRestarting:
     """An attempt has failed, its processes are gone, and another attempt will start."""
 
     attempt: int
-    """Number of the next attempt; the first restart is 1."""
+    """Number of the next attempt, greater than that of every life of a rank so far."""
     max_restarts: int
     delay_s: float
     """Delay before the next attempt starts."""
@@ -311,7 +311,7 @@ class WorkerRestarting:
 
     local_rank: int
     attempt: int
-    """Number of the next life; the first restart is 1."""
+    """Number of the next life, greater than that of the life before and that of the gang's attempt."""
     delay_s: float
     """Delay before the next life starts."""
     end: RankEnd
@@ -361,7 +361,7 @@ class WorkerHung:
     step: int | None
     """The last step that it has reported."""
     status: str | None
-    """The last status that it has reported."""
+    """The last status that the rank has reported; with ``answer``, the probe and its last answer."""
     evidence: str = ""
     """Why the watchdog names this rank, if several ranks fell silent together at the same step: ``by its stack: ...``,
     ``silent longest: the stacks are alike``, or the rank that exited or returned before; also which stacks could not be

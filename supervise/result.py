@@ -279,7 +279,7 @@ class RankEnd:
     """Largest resident set; None if unknown. The kernel starts the count of a program at the peak of its host, so the
     value is unknown unless it exceeds that peak. The value of a process of the fork server is also unknown."""
     cpu_time_s: float | None = None
-    """User and system CPU time; None if unknown."""
+    """User and system CPU time; None if unknown, as of a process of the fork server."""
     stderr_tail: str = ""
     """The last lines of stderr; ``""`` if it is not redirected."""
     oom_kill: bool = False

@@ -312,9 +312,10 @@ class GangContext(PContext):
         signal within a second, and the same signal within 50 ms do not count as the second one.
 
         Args:
-            death_sig: The first signal, sent to all process groups at once, or to one role after another; None for SIGTERM.
-            timeout: Seconds until SIGKILL: one deadline for all ranks. By default it is the grace of the gang; each role
-                has its own grace, or else that of the gang.
+            death_sig: The first signal, sent to all process groups at once, or to one role after another; None for
+                SIGTERM.
+            timeout: Seconds until SIGKILL: one deadline for all ranks. By default, each role has its own grace, or else
+                that of the gang.
 
         Raises:
             UnkillableError: A process survived SIGKILL; all others are reaped.

@@ -188,15 +188,17 @@ class Describer:
         )
 
     def _start_failed(self, fact: steps.WorkerFailedToStart) -> Event:
-        return self._rank(
+        event = self._rank(
             "supervise.process.start_failed",
             self._failed_level,
             fact.local_rank,
             exception_type=type(fact.error).__name__,
             exception_message=text_of(fact.error),
             errno=getattr(fact.error, "errno", None),
-            **({} if fact.attempt is None else {"attempt": fact.attempt}),
         )
+        if fact.attempt is not None:
+            event.fields["attempt"] = fact.attempt
+        return event
 
     def _hung(self, fact: Hung) -> Event:
         told = fact.message

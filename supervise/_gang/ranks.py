@@ -88,9 +88,7 @@ class RankActors:
         """
         attempt = self._attempt
         if self._spoiled:
-            raise SpecError(
-                f"{attempt.spec.name}: an earlier start of this gang has failed half-way; make another gang"
-            )
+            raise SpecError(f"{attempt.spec.name}: an earlier start of this gang has failed; make another gang")
         shown = sum(len(tail.sources) for tail in attempt.tails)
         each = held_by_rank(attempt.spec.parts, sockets=self._sockets is not None, holds=attempt.spec.hold_returned)
         try:

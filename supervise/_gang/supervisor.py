@@ -180,7 +180,7 @@ class Supervisor(GangShell):
             alive_interval_s: Seconds between two tries of `alive`.
             alive_timeout_s: Seconds after which a try of a probe, also of `ready`, fails.
             alive_failures: Number of failures of `alive` in a row after which the rank counts as hung.
-            watchdog: When a rank counts as hung, and the consequence; None: no rank ever counts as hung.
+            watchdog: When a rank counts as hung, and the consequence; None: only a rank that does not answer `alive`.
             roles: The roles of the ranks, instead of `entrypoint` and `args`, if not all ranks run the same.
             control: Path of a socket file that accepts commands of other processes of this user; None for no socket.
             rank_variables: Whether each rank gets torchrun's variables, such as RANK. `envs` take precedence.
@@ -315,7 +315,7 @@ class Supervisor(GangShell):
         return self._runner.status()
 
     def restart_ranks(self, ranks: frozenset[int]) -> Reply[dict[int, int]]:
-        """Restart exactly these ranks; answer with ``{rank: pid}`` when all run. See `RestartRanks`.
+        """Restart exactly these ranks; answer with ``{rank: pid}`` when all are ready. See `RestartRanks`.
 
         Raises:
             SpecError: A rank is not in this gang, or the gang does not run. Nothing was done.

@@ -10,6 +10,7 @@ import os
 import uuid
 import weakref
 from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from signal import SIGKILL, Signals
@@ -48,9 +49,7 @@ from supervise import (
     WorkerRestarting,
     WorkerStarted,
     WorkerStopped,
-    _platform as platform,
 )
-from supervise._runtime.future import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -421,12 +420,13 @@ class Gang:
         # In a thread: the constructor pickles the arguments and makes the log folders. Not in one of the default
         # executor, which may be busy for long
         start = partial(contextvars.copy_context().run, partial(Supervisor.start, **self._settings))
-        starting: Reply[SupervisorRef] = Reply()
+        started: Future[SupervisorRef] = Future()
         cancellations = Cancellations()
         try:
-            thread = Thread(target=_resolve, args=(starting, start), name="supervise-aio-start", daemon=True)
-            platform.start_thread(thread, "the start of a gang")
-            self._ref = await cancellations.outlast(lambda: starting)
+            Thread(target=_resolve, args=(started, start), name="supervise-aio-start", daemon=True).start()
+            starting = asyncio.wrap_future(started)
+            await cancellations.outlast(lambda: asyncio.wait((starting,)))
+            self._ref = starting.result()
             self._ref.tell(Subscribe(ref=cast("Any", self._ending)))
             for consumer in tuple(self._consumers):
                 consumer.subscribe(self._ref)
@@ -665,12 +665,12 @@ async def _answer(reply: pykka.Future[T]) -> T:
         del reply
 
 
-def _resolve(reply: Reply[T], call: Callable[[], T]) -> None:
-    """Resolve a reply with what a call returns or raises."""
+def _resolve(future: Future[T], call: Callable[[], T]) -> None:
+    """Resolve a future with what a call returns or raises."""
     try:
-        reply.set(call())
-    except BaseException:
-        reply.set_exception()
+        future.set_result(call())
+    except BaseException as error:
+        future.set_exception(error)
 
 
 async def _settled(reply: pykka.Future[Any]) -> None:

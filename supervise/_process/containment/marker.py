@@ -1,4 +1,4 @@
-"""The marker that all descendants of a rank inherit, by which `ancestry` recognizes them.
+"""The marker that all descendants of a rank inherit, by which `escapees` recognizes them.
 
 The marker is an environment variable. It names the gang by a random token, and the rank and its life by a number. /proc
 shows the environment that a process had at its exec, so every program that a rank executes has the marker. For a forked
