@@ -984,7 +984,10 @@ class Parser(values.CommandParser):
             message += suggestions.RESTARTS_OF_OTHERS.get(message.split("'")[1], "")
         first = re.search("--[a-z][a-z-]*", message)
         if self.source and (self.keys is None or (first is not None and first[0] in self.keys)):
-            message = f"{self.source}: {re.sub('^argument (?:.*?/)?(?=--)|--(?=[a-z])', '', message)}"
+            known = self._option_string_actions
+            message = re.sub("^argument (?:.*?/)?(?=--)", "", message)
+            message = re.sub("--([a-z-]+)", lambda word: word[1] if word[0] in known else word[0], message)
+            message = f"{self.source}: {message}"
         given = f"\nThe environment gives {shlex.join(self.defaults)} (PET_*)." if self.defaults else ""
         super().error(message.removeprefix("argument --file: ") + given)  # the text begins with the file
 
