@@ -134,7 +134,8 @@ class UnkillableError(SuperviseError):
 
     Args:
         pids: Local rank to pid of the processes that remain.
-        states: Local rank to process state as in /proc (such as ``D``), where it is known.
+        states: Local rank to process state as in /proc (such as ``D``), where it is known. If this user may not signal
+            the process, the text says so.
     """
 
     pids: dict[int, int]

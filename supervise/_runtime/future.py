@@ -267,14 +267,14 @@ def _follow(follower: weakref.ref[Reply[Any]]) -> None:
         reply._follow()
 
 
-_arrivals: set[Any] = set()
-"""The futures on which tasks wait for replies. Event loops hold their tasks only weakly, and the futures hold them."""
-
-
 def _arrival(reply: Reply[Any], loop: Any) -> Generator[Any, None, None]:
-    """Wait in a task of `loop` until `reply` has a result. A canceled task removes its callback."""
+    """Wait in a task of `loop` until `reply` has a result. A canceled task removes its callback.
+
+    Meanwhile the loop holds the future, which holds the task: a loop holds its tasks only weakly, and nobody the reply.
+    """
     arrived = loop.create_future()
-    _arrivals.add(arrived)
+    held = getattr(loop, "__dict__", {}).setdefault("_supervise_arrivals", set())  # none: a loop of another language
+    held.add(arrived)
 
     def settle() -> None:
         if not arrived.done():
@@ -284,13 +284,13 @@ def _arrival(reply: Reply[Any], loop: Any) -> Generator[Any, None, None]:
         try:
             loop.call_soon_threadsafe(settle)
         except RuntimeError:  # the event loop was closed, so its tasks have ended
-            _arrivals.discard(arrived)
+            return
 
     reply.add_done_callback(hand_over)
     try:
         yield from arrived
     finally:
-        _arrivals.discard(arrived)
+        held.discard(arrived)
         reply.forget(hand_over)
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -53,6 +54,16 @@ async def ended(task):
     """Wait for a task that was canceled."""
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def until_waits():
+    """Wait until the only gang has a `Wait` to answer."""
+    (ref,) = pykka.ActorRegistry.get_by_class(Supervisor)
+
+    async def waits():
+        return (await ref.ask(Status(), block=False)).waiters
+
+    await until(waits)
 
 
 async def until_closing(ref):
@@ -431,12 +442,7 @@ def test_a_task_that_nobody_holds_goes_on(tmp_path, where):
         entered = asyncio.Event()
         asyncio.ensure_future(block(entered))  # noqa: RUF006 - the subject of the test
         await entered.wait()
-        (ref,) = pykka.ActorRegistry.get_by_class(Supervisor)
-
-        async def waits():
-            return (await ref.ask(Status(), block=False)).waiters
-
-        await (until(waits) if where == "wait" else until_exists(tmp_path / "told"))
+        await (until_waits() if where == "wait" else until_exists(tmp_path / "told"))
         for _ in range(3):
             await asyncio.sleep(0)
             gc.collect()
@@ -444,6 +450,26 @@ def test_a_task_that_nobody_holds_goes_on(tmp_path, where):
         await until(has_left)
 
     run(main())
+
+
+def test_a_task_of_a_loop_that_is_gone_is_collected_and_closes_its_gang():
+    loop = asyncio.new_event_loop()
+
+    async def begin():
+        entered = asyncio.Event()
+        task = asyncio.ensure_future(stay(aio.Gang(**SLEEP), entered))
+        task._log_destroy_pending = False
+        await entered.wait()
+        await until_waits()
+
+    loop.run_until_complete(begin())
+    loop.close()
+    (ref,) = pykka.ActorRegistry.get_by_class(Supervisor)
+    del loop
+    until_s = time.monotonic() + PATIENCE_S
+    while not ref.actor_stopped.wait(0.05) and time.monotonic() < until_s:
+        gc.collect()  # again: the thread of the gang may hold the last question for a moment
+    assert ref.actor_stopped.is_set()
 
 
 def test_a_busy_executor_does_not_delay_the_entry():

@@ -415,9 +415,9 @@ def test_a_file_that_is_not_valid(supervise: Command, content: str, told: str):
             "exit code 3 is in uncounted-exit-codes and in never-restart-exit-codes; it can be in one of them",
         ),
         ("keep-going = true\nmax-restarts = 1", "keep-going is strategy one_for_one without restarts; omit it or max-"),
-        ("[roles.b]\ncommand = 'true'\ncount = 9999999", "10000000 ranks are more processes than this machine allows"),
+        ("exit-code-from = 'my--db'", "exit-code-from: 'my--db' is not a rank or a role"),
     ],
-    ids=["a-hang", "codes-from", "codes", "keep-going", "count"],
+    ids=["a-hang", "codes-from", "codes", "keep-going", "value"],
 )
 def test_an_error_about_several_keys_names_the_file_and_the_keys(supervise: Command, keys: str, told: str):
     """By their names in the file; those of the command line have theirs."""
@@ -429,6 +429,9 @@ def test_an_error_about_several_keys_names_the_file_and_the_keys(supervise: Comm
     (supervise.tmp_path / "gang.toml").write_text(role)
     done = supervise.refused("check", "--file", "gang.toml", "--on-hang", "fail")
     assert done.stderr.startswith("supervise check: --on-hang needs --heartbeat-timeout, ")
+    (supervise.tmp_path / "gang.toml").write_text(f"exit-code-from = 'a'\n{role}")
+    done = supervise.refused("check", "--file", "gang.toml", "--exit-code-from", "bad")
+    assert done.stderr.startswith("supervise check: argument --exit-code-from: 'bad' is not a rank")
 
 
 def test_settings_without_effect_in_some_roles_are_accepted(supervise: Command, tmp_path: Path):

@@ -311,3 +311,24 @@ def test_failures_that_use_up_the_restarts_before_one_takes_place_are_told(super
     )
     done = supervise.run(*words, "0", "sh", "-c", "exit 4")
     assert "; gave up after 2 restarts\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "script", "code"),
+    [
+        (("--max-restarts", "1", "--restart", "temporary"), "exit 4", 4),
+        (("--max-restarts", "5", "--never-restart-exit-codes", "9"), "[ $RANK = 0 ] && exit 3; sleep 1; exit 9", 9),
+        (
+            ("--max-restarts", "1", "--restart-window", "100", "--timeout", "1"),
+            "[ $RANK = 0 ] && exit 3; exec sleep 9",
+            124,
+        ),
+    ],
+    ids=["temporary", "never", "timeout"],
+)
+def test_other_reasons_why_no_restart_follows_are_no_used_up_limit(
+    supervise: Command, words: tuple[str, ...], script: str, code: int
+):
+    words = ("-n", "2", "--strategy", "one_for_one", "--backoff", "100", *words)
+    done = supervise.run(*words, "sh", "-c", script)
+    assert (done.returncode, "no restart is left" in done.stderr) == (code, False), done.stderr

@@ -185,6 +185,11 @@ def test_a_run_that_has_ended_hides_no_role_of_the_only_running_one(supervise: C
         run.signal(signal.SIGTERM)
         run.end()
     assert "yesterday" in told(supervise, "logs", "web")
+    supervise.run("-q", "--run-id", "web", "true")
+    with running(supervise) as run:
+        assert "web_" in supervise.supervise("stop", "web").stderr, "its whole run ID is the name of a run"
+        run.signal(signal.SIGTERM)
+        run.end()
 
 
 def test_a_role_in_the_place_of_run_if_none_or_several_are_running(supervise: Command):

@@ -846,9 +846,11 @@ def test_the_state_of_a_process_says_if_it_may_not_be_signaled():
     """As of `sudo` in a rank of an ordinary user."""
     read, write = os.pipe()
     if (pid := os.fork()) == 0:
-        os.setresuid(65534, 65534, 65534)
-        os.write(write, state_of(os.getppid()).encode())
-        os._exit(0)
+        try:
+            os.setresuid(65534, 65534, 65534)
+            os.write(write, state_of(os.getppid()).encode())
+        finally:
+            os._exit(0)
     os.close(write)
     os.waitpid(pid, 0)
     with open(read, encoding="ascii") as file:  # noqa: PTH123 - a descriptor

@@ -267,7 +267,7 @@ def _clear_away_stale(own: str) -> None:
 
 
 _MOST_FOLDERS = 256
-"""Limit on the number of cgroups of v1 to read below the host's."""
+"""Limit on the number of cgroups of v1 to read: the host's, and those below it."""
 
 _LINKS_OF_LEAF = 2
 """Link count of a folder for a cgroup without cgroups below: its name and ``.``.

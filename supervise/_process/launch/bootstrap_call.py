@@ -146,10 +146,7 @@ def _watch_exit(settings: Settings) -> None:
     if children or functions > 1 or threading.active_count() > 1:
         try:
             from supervise._process.launch import lingering
-        except (
-            ImportError,
-            OSError,
-        ):  # the function has changed its user or its root folder, or has left no descriptor
+        except (ImportError, OSError):  # as in `return_value`
             return
         lingering.report_later(settings)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _MOST_LISTED = 10
+_GOING_ON = ("running", "unknown")
 _SEE = "; see: supervise ls"
 
 
@@ -77,7 +78,7 @@ def find_run(word: str) -> RecordedRun:
     found = [run for run in runs if run.name.startswith(word)]  # the newest first
     exact = [run for run in found if run.name == word]
     if len(found) > 1:
-        running = [run for run in found if run.state in ("running", "unknown")]
+        running = [run for run in found if run.state in _GOING_ON]
         found = running or [run for run in found if run.info.get("run_id") == word][:1] or found
     if len(found) == 1 or exact:
         return (exact or found)[0]
@@ -330,9 +331,9 @@ keys:
 def _is_role(word: str, run: RecordedRun | None) -> str:
     """Return why a word that names a run is a role: the run has ended, and the only running one has the role; or "".
 
-    The name of the run merely begins with the word.
+    The name of the run merely begins with the word, which is not its run ID.
     """
-    if run is None or word == run.name or os.sep in word or run.state in ("running", "unknown"):
+    if run is None or os.sep in word or word in (run.name, run.info.get("run_id")) or run.state in _GOING_ON:
         return ""
     try:
         running, _ = default_run(newest=False)

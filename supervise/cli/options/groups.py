@@ -946,7 +946,8 @@ def read(words: Sequence[str], command: str = "run") -> tuple[Parser, argparse.N
         own_env = found.env
         parser.source = found.file.path  # the other arguments have been parsed before
         found, unknown = parser.parse_known_args([*parser.defaults, *given, *words])
-        parser.keys = {word.partition("=")[0] for word in given}
+        on_line = {word.partition("=")[0].replace("_", "-") for word in words}
+        parser.keys = {word.partition("=")[0] for word in given} - on_line
         found.own_env = own_env
     if unknown:
         from supervise.cli.options import suggestions
@@ -986,7 +987,8 @@ class Parser(values.CommandParser):
         if self.source and (self.keys is None or (first is not None and first[0] in self.keys)):
             known = self._option_string_actions
             message = re.sub("^argument (?:.*?/)?(?=--)", "", message)
-            message = re.sub("--([a-z-]+)", lambda word: word[1] if word[0] in known else word[0], message)
+            key = re.compile("""'[^']*'|"[^"]*"|--([a-z-]+)""")  # not in a value
+            message = key.sub(lambda found: found[1] if found[0] in known else found[0], message)
             message = f"{self.source}: {message}"
         given = f"\nThe environment gives {shlex.join(self.defaults)} (PET_*)." if self.defaults else ""
         super().error(message.removeprefix("argument --file: ") + given)  # the text begins with the file

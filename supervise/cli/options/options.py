@@ -161,7 +161,7 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
         later = _opened_later(found, parts, nproc)
         limits.check_open_files(nproc, each=limits.held_by_rank(None), shown=0, later=later)
     except SpecError as error:
-        parser.error(f"{parser.source}: {error}" if parser.source else str(error))
+        parser.error(str(error))
     nnodes = found.nnodes if found.engine == "ray" else 1
     groups.find_ranks(parser, found, parts, nnodes)
     groups.check_output(parser, found, nproc)
@@ -237,6 +237,7 @@ def title(options: Options) -> str:
     else:
         [part] = options.parts
         name = part.program if part.module else stem(part.program)
+    name = name.lstrip("-")  # otherwise commands would take the name of the run for an option
     return _printable(name).encode()[:_LONGEST_TITLE].decode(errors="ignore") or "run"
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from supervise.cli.options.options import Options
     from supervise.cli.run.console import Console
     from supervise.restarts import RestartPolicy
-    from supervise.result import RunProcsResult
+    from supervise.result import RankEnd, RunProcsResult
 
 
 _QUIET_S = 1.0
@@ -126,13 +126,10 @@ class Progress:
         if policy is not None:
             restarts = (options.part_of(root).restart or policy.restart) != "temporary"
             end = result.ends[root]
-            made = [restart.end.ended_ns for restart in result.restarts if restart.counted]
-            due = [] if options.settings["strategy"] == "one_for_all" else self._awaiting(result, policy)
-            backoff = Backoff((*made, *due))
+            backoff = Backoff(tuple(restart.end.ended_ns for restart in result.restarts if restart.counted))
             story.used_up = backoff.gives_up(policy, end.ended_ns, [end.exitcode])
             if story.used_up and not story.restarts:  # only single ranks have restarted
-                story.restarts = len(policy.counting(tuple(made), end.ended_ns))
-                story.failures = len(due) + 1 if due and not story.restarts else 0
+                story.restarts = len(policy.counting(backoff.counted_ns, end.ended_ns))
         late = story.timeout_s is not None and time.monotonic() - self._begun_s >= story.timeout_s
         asked = story.user_signal is not None or story.halted or late
         of_all = options.settings["strategy"] == "one_for_all"
@@ -142,12 +139,24 @@ class Progress:
         if asked and would_go_on and restarts:
             story.waiting = story.waiting or "restart"
         story.cut_short = asked and would_go_on
+        if policy is not None and not (of_all or asked or closed or story.restarts):
+            story.failures = self._counted_failures(result, policy, result.ends[root])
 
-    @staticmethod
-    def _awaiting(result: RunProcsResult, policy: RestartPolicy) -> list[int]:
-        """Return the times (monotonic ns) of failures that count, and whose restarts the end of the gang canceled."""
-        ends = [result.ends[rank] for rank in result.failures if rank in result.ends and rank != result.root_cause]
-        return [end.ended_ns for end in ends if end.exitcode not in policy.uncounted_exit_codes]
+    def _counted_failures(self, result: RunProcsResult, policy: RestartPolicy, last: RankEnd) -> int:
+        """Return the number of failures that count at the last one, if it exceeds the limit; otherwise 0."""
+        never = policy.uncounted_exit_codes | policy.never_restart_exit_codes
+        ends = [
+            end.ended_ns
+            for rank, end in result.ends.items()
+            if rank in result.failures
+            and (self._options.part_of(rank).restart or policy.restart) != "temporary"
+            and end.exitcode not in never
+            and end.ended_ns <= last.ended_ns
+        ]
+        if last.ended_ns not in ends:  # no restart follows an end of this kind
+            return 0
+        count = len(policy.counting(tuple(ends), last.ended_ns))
+        return count if count > policy.max_restarts > 0 else 0
 
     def _add_signals(self, rank: int, pid: int | None) -> None:
         """Complete the story with the signals to the last life of a rank, or with the reason why there was none."""
