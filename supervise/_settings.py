@@ -91,6 +91,8 @@ def usual_grace_s() -> float:
 
 
 _LONGEST = 80
+_CO_COROUTINE = 0x80
+"""`inspect.CO_COROUTINE`, whose import takes long."""
 _LONGEST_PATH = 108
 """Size of the kernel's room for the path of a socket and a final NUL, in bytes."""
 LEAST_LOG_BYTES = 64 * 1024
@@ -139,6 +141,11 @@ def is_whole(value: object, least: int, most: float = sys.maxsize) -> bool:
 def _makes_paths(value: object) -> bool:
     """Return whether an object has a method `reify`, so that specifications of PyTorch are accepted."""
     return not isinstance(value, type) and callable(getattr(value, "reify", None))
+
+
+def _is_called_at_once(value: object) -> bool:
+    """Return whether a value is callable, and not an async function, whose call does nothing."""
+    return callable(value) and not getattr(getattr(value, "__code__", None), "co_flags", 0) & _CO_COROUTINE
 
 
 def _choice(setting: Setting, value: object) -> object:
@@ -324,7 +331,9 @@ PROBE = Kind("str", _probe)
 LOGS_SPECS = Kind(
     "LogsSpecs", _such(_makes_paths, "give a LogsSpecs, such as DefaultLogsSpecs('logs', redirects=Std.ALL)")
 )
-FUNCTION_OF_EVENTS = Kind("callable", _such(callable, "give a function of one argument, the event, or None"))
+FUNCTION_OF_EVENTS = Kind(
+    "callable", _such(_is_called_at_once, "give a function of one argument, the event, which is not async, or None")
+)
 
 REQUIRED: Final[Any] = ...
 """The default of a setting that has none."""

@@ -144,8 +144,9 @@ def say_at_last(text: str, level: int) -> None:
     if handler is None or not log.isEnabledFor(level) or not _takes_a_line(sys.stderr):
         return
     record = log.makeRecord(log.name, level, __file__, 0, text, (), None)
-    if log.filter(record):
-        handler.handle(record)
+    with contextlib.suppress(Exception):  # a filter or a handler of the application, or `sys.stderr` is closed
+        if log.filter(record):
+            handler.handle(record)
 
 
 def _is_configured() -> bool:

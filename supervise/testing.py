@@ -150,7 +150,7 @@ class FakeProcess:
         """
         with self._changed:
             if not self._changed.wait_for(lambda: sig in self._signals, timeout):
-                raise TimeoutError(f"no {sig.name} in {timeout} s; it was sent {self._signals}")
+                raise TimeoutError(f"no {signal.Signals(sig).name} in {timeout} s; it was sent {self._signals}")
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable at its end; -1 after `close`."""

@@ -26,7 +26,7 @@ from supervise._settings import Containment, StartMethod, shown
 from supervise.destinations import LogsDest
 from supervise.errors import SpecError, SuperviseError
 from supervise.logs import DefaultLogsSpecs, validate_full_rank
-from supervise.recording import text_of
+from supervise.recording import repr_of, text_of
 
 if TYPE_CHECKING:
     from supervise._gang.spec import GangSettings
@@ -466,7 +466,7 @@ def _reified(spec: GangSpec, number: int) -> tuple[dict[int, dict[str, str]], Lo
     envs = {rank: _env(spec, env, number) for rank, env in spec.envs.items()}
     try:
         dest = spec.logs_specs.reify(envs)
-        _check_paths(dest)
+        _check_paths(dest, spec.logs_specs)
         validate_full_rank(dest.stdouts, len(spec.args), "stdouts")
         validate_full_rank(dest.stderrs, len(spec.args), "stderrs")
     except Exception as error:
@@ -480,12 +480,14 @@ def _reified(spec: GangSpec, number: int) -> tuple[dict[int, dict[str, str]], Lo
 _MAPPINGS = ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files")
 
 
-def _check_paths(dest: LogsDest) -> None:
+def _check_paths(dest: LogsDest, specs: object) -> None:
     """Replace each path that is not a text, such as a `pathlib.Path`, by its text.
 
     Raises:
-        SpecError: A value is not a path.
+        SpecError: A value is not a path, or `specs` has returned no paths.
     """
+    if not hasattr(dest, "stdouts"):
+        raise SpecError(f"{type(specs).__name__}.reify returned {repr_of(dest)}; return a LogsDest")
     for name in _MAPPINGS:
         paths: dict[int, Any] = getattr(dest, name)
         for rank, path in paths.items():

@@ -270,7 +270,8 @@ def _follow(follower: weakref.ref[Reply[Any]]) -> None:
 def _arrival(reply: Reply[Any], loop: Any) -> Generator[Any, None, None]:
     """Wait in a task of `loop` until `reply` has a result. A canceled task removes its callback.
 
-    Meanwhile the loop holds the future, which holds the task: a loop holds its tasks only weakly, and nobody the reply.
+    Meanwhile the loop holds the future, and so the task. Otherwise the loop holds the task only weakly, and only the
+    task holds the reply.
     """
     arrived = loop.create_future()
     held = getattr(loop, "__dict__", {}).setdefault("_supervise_arrivals", set())  # none: a loop of another language

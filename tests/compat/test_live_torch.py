@@ -50,3 +50,34 @@ def test_a_sharing_strategy_is_that_of_pytorch(torch_python):
     command, env = [torch_python, "-c", OF_TENSORS], {**os.environ, "PYTHONPATH": ROOT}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=env)
     assert (done.returncode, done.stdout) == (0, "file_system\n"), done.stderr
+
+
+VALUES = """
+import sys, torch, supervise
+
+KINDS = ["float32", "bool", "bfloat16", "uint16", "uint64", "float8_e4m3fn", "complex32"]
+KINDS = [kind for kind in KINDS if hasattr(torch, kind)]
+SIZES = (0, 200, 200_000)
+
+def tensors():
+    return [(torch.zeros(size, dtype=getattr(torch, kind)), kind, size) for kind in KINDS for size in SIZES]
+
+def views():
+    return [(whole, whole[:2]) for whole in map(torch.zeros, SIZES[1:])]
+
+if __name__ == "__main__":
+    for tensor, kind, size in supervise.run(tensors, n=1, start_method="fork")[0]:
+        assert (str(tensor.dtype), len(tensor)) == (f"torch.{kind}", size)
+        assert not tensor.to(torch.complex64).any()
+    for whole, part in supervise.run(views, n=1, start_method="fork")[0]:
+        whole[0] = 7
+        print(part.tolist())
+"""
+
+
+def test_tensors_of_every_type_and_size_are_return_values_and_share_their_storages(torch_python, tmp_path):
+    """Also those of types that plain pickle loses."""
+    (tmp_path / "values.py").write_text(VALUES)
+    command, env = [torch_python, "values.py"], {**os.environ, "PYTHONPATH": ROOT}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False, env=env)
+    assert (done.returncode, done.stdout) == (0, "[7.0, 0.0]\n" * 2), done.stderr

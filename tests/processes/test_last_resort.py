@@ -74,6 +74,8 @@ CONFIGURED = {
     "no last resort": "logging.lastResort = None",
     "structlog": "import structlog; structlog.configure()",
     "no stderr": "sys.stderr = None",
+    "a closed stderr": "sys.stderr.close()",
+    "a filter that raises": "logging.getLogger('supervise').addFilter(lambda record: 1 / 0)",
 }
 
 

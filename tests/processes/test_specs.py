@@ -34,6 +34,13 @@ class Half:
         return "Half()"
 
 
+class NoLogs(DefaultLogsSpecs):
+    """Specifications whose author has forgotten to return the paths."""
+
+    def reify(self, envs):
+        return None
+
+
 WRONG = [
     ({"entrypoint": ""}, "entrypoint is ''; give a function, or a program"),
     ({"entrypoint": None}, "entrypoint is None; give a function"),
@@ -86,6 +93,11 @@ WRONG = [
 def test_a_senseless_setting_is_refused_before_anything_is_done(no_launch, tmp_path, wrong, match):
     """Its name, its value, the rank where there is one, and what to give instead."""
     refused(tmp_path, match, **wrong)
+
+
+def test_an_async_sink_and_specifications_without_paths_are_refused(no_launch, tmp_path):
+    refused(tmp_path, "event_sink is .*; give a function of .* the event, which is not async", event_sink=work.never)
+    refused(tmp_path, "NoLogs.reify returned None; return a LogsDest", logs_specs=NoLogs())
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,13 @@ def test_o6_a_value_arrives_although_nothing_can_be_imported_after_the_function(
 
 
 @each_function
+def test_o6_a_connection_is_no_value(tmp_path, kind):
+    """Its number is that of another file of the host, which the end of the connection would close."""
+    result = run(tmp_path, kind, work.return_a_connection)
+    assert "a connection cannot be returned, because its descriptor ends with the rank" in told(result.failures[0])
+
+
+@each_function
 def test_o6_a_value_beyond_the_limit_of_file_sizes_says_so(tmp_path, kind):
     result = run(tmp_path, kind, work.return_more_than_a_file_may_hold)
     assert "File too large: the limit of file sizes (RLIMIT_FSIZE, ulimit -f) holds for arguments and return" in told(

@@ -136,6 +136,16 @@ def leave_no_descriptor(value: object) -> object:
     return value
 
 
+def return_a_connection() -> object:
+    import multiprocessing
+
+    return [multiprocessing.Pipe()[0]]
+
+
+async def never(_: object) -> None:
+    """Return a coroutine, which nothing runs."""
+
+
 def return_more_than_a_file_may_hold() -> str:
     import resource
 

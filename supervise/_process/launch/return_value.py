@@ -18,6 +18,7 @@ the host anyway.
 
 from __future__ import annotations
 
+import copyreg
 import errno
 import os
 import struct
@@ -184,7 +185,7 @@ def _write(fd: int, value: object, apart: list[pickle.PickleBuffer]) -> int:
     with os.fdopen(fd, "wb", closefd=False) as file:  # without a copy: the function may have left no descriptor
         file.seek(_HEADER.size)
         try:
-            _dump(value, file, apart, _pickler())
+            _dump(value, file, apart, _refusing(_pickler(), copyreg.dispatch_table))
         except Exception as error:
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 raise
@@ -219,6 +220,23 @@ def _dump(value: object, file: BufferedWriter, apart: list[pickle.PickleBuffer],
     pickler(file, protocol=5, buffer_callback=partial(_stays, apart)).dump(value)
 
 
+def _refusing(pickler: Any, known: Any) -> Any:
+    """Return a class of picklers that refuse connections. `known` is the dispatch table of the base class."""
+    connection = sys.modules.get("multiprocessing.connection")
+    if connection is None:
+        return pickler
+    return type("Pickler", (pickler,), {"dispatch_table": {**known, connection.Connection: _refuse_connection}})
+
+
+def _refuse_connection(_connection: object) -> Any:
+    """Refuse a connection. Plain pickle would send the number of its descriptor, and the host has another file there.
+
+    Raises:
+        TypeError: Always.
+    """
+    raise TypeError("a connection cannot be returned, because its descriptor ends with the rank; send it by a queue")
+
+
 def _dumped_by_value(value: object, file: BufferedWriter, apart: list[pickle.PickleBuffer]) -> bool:
     """Pickle by value an object whose class came from the host by cloudpickle; return whether that succeeded."""
     if "cloudpickle" not in sys.modules:
@@ -228,7 +246,7 @@ def _dumped_by_value(value: object, file: BufferedWriter, apart: list[pickle.Pic
     apart.clear()
     file.seek(_HEADER.size)
     try:
-        _dump(value, file, apart, cloudpickle.Pickler)
+        _dump(value, file, apart, _refusing(cloudpickle.Pickler, cloudpickle.Pickler.dispatch_table))
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             raise
