@@ -23,7 +23,7 @@ try:
 finally:
     print("cleaned up", flush=True)
 """
-SERVICES = [{}, {"SUPERVISE_WITHOUT": "pidfd,group,inotify,posix_spawn"}]
+SERVICES = [{}, {"SUPERVISE_WITHOUT": "pidfd,group,inotify,glibc"}]
 
 
 @pytest.mark.parametrize("env", SERVICES, ids=["", "fallbacks"])
