@@ -45,7 +45,7 @@ def file(tmp_path: Path) -> Path:
     return found
 
 
-@pytest.mark.parametrize("without", ["", "pidfd,group,inotify,posix_spawn"])
+@pytest.mark.parametrize("without", ["", "pidfd,group,inotify,glibc"])
 def test_the_only_rank_reads_a_pipe(supervise: Command, without: str):
     """``printf 'a\\nb\\n' | supervise run wc -l`` prints 2, also by Python's own posix_spawn."""
     done = run(supervise, "-q", *COUNT, text="a\nb\n", SUPERVISE_WITHOUT=without)

@@ -143,7 +143,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("hold", [False, True])
-@pytest.mark.parametrize("without", ["", "posix_spawn"])
+@pytest.mark.parametrize("without", ["", "glibc"])
 def test_a_function_gets_them_by_spawn(tmp_path: Path, hold: bool, without: str):
     """Beside its queues and its own descriptors, whose numbers the sockets would take, before any code of the user."""
     (tmp_path / "answers.py").write_text(ANSWERS)
