@@ -70,9 +70,7 @@ def test_a_leftover_that_ends_by_itself_is_forgotten_on_an_old_kernel(tmp_path, 
         gang.tell(0)
         assert gang.wait().outcome == "succeeded"
         (left,) = set(pids) - set(gang.pids.values())
-        orphan = psutil.Process(left)
-        for process in [orphan, *orphan.children()]:
-            process.kill()
+        os.killpg(os.getpgid(left), signal.SIGKILL)  # also what it forks at this moment
         pause = threading.Event()
         for _ in range(1000):
             if not gang.ask(Status()).leftovers:
