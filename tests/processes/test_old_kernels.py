@@ -72,7 +72,7 @@ def test_a_leftover_that_ends_by_itself_is_forgotten_on_an_old_kernel(tmp_path, 
         (left,) = set(pids) - set(gang.pids.values())
         os.killpg(os.getpgid(left), signal.SIGKILL)  # also what it forks at this moment
         pause = threading.Event()
-        for _ in range(1000):
+        for _ in range(4000):
             if not gang.ask(Status()).leftovers:
                 break
             pause.wait(0.01)
