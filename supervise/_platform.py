@@ -54,6 +54,21 @@ F_SETSIG = 10
 """The value of the constant in Linux. Python's `fcntl` module may have been built without the name."""
 
 
+def open_pidfd(pid: int) -> int:
+    """Return a pidfd of a process.
+
+    Raises:
+        ProcessLookupError: There is none with this pid. Linux before 6.15 says EINVAL while it is being reaped.
+        OSError: No descriptor is left.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from error
+        raise
+
+
 def _pidfds() -> tuple[bool, bool]:
     """Return whether pidfds work, and whether a group can be signaled by the pidfd of its leader."""
     if "pidfd" in _WITHOUT or not (hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")):

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import _socket
 import ctypes
+import errno
 import os
 import select
 import signal
@@ -134,7 +135,9 @@ class Keeper:
         self._forget(pid)
         try:
             pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
+        except OSError as error:
+            if error.errno not in {errno.ESRCH, errno.EINVAL}:  # EINVAL: it is being reaped, before Linux 6.15
+                raise
             self._ranks[pid] = -1, started
             return
         if start_time(pid) == started:

@@ -1,5 +1,6 @@
 """The promises hold without pidfds, and without signals to a group through one (Linux before 6.9)."""
 
+import errno
 import os
 import select
 import signal
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from supervise import Signal, Start, Status
+from supervise._process.containment.groups import Member
 from supervise._process.exits.leader import Process, exit_notice
 from supervise._process.exits.thread import ExitThread
 from supervise.elastic.subprocess_handler import SubprocessHandler
@@ -150,6 +152,18 @@ def test_s9_a_rank_whose_waiting_thread_cannot_start_is_no_rank(tmp_path, monkey
             gang.ask(Start(), timeout=PATIENCE_S)
     finally:
         gang.stop(timeout=PATIENCE_S)
+
+
+def test_a_process_that_is_being_reaped_is_gone(system_call):
+    """Linux before 6.15 answers EINVAL at that moment."""
+
+    def refuse(pidfd_open, pid, flags=0):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    system_call("pidfd_open", refuse)
+    assert exit_notice(os.getpid()).fd == -1
+    with pytest.raises(ProcessLookupError):
+        Member(os.getpid())
 
 
 def test_a_handle_that_is_closed_before_the_end_leaves_the_thread_nothing_to_ring(monkeypatch):

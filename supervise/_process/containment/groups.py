@@ -44,7 +44,7 @@ class Member(OwnedFd):
         self.pid = pid
         self._started = 0.0
         if platform.PIDFD:
-            self.fd = os.pidfd_open(pid)
+            self.fd = platform.open_pidfd(pid)
         elif (seen := reading(pid)) is not None:
             self._started = seen.started
         else:

@@ -143,7 +143,7 @@ def exit_notice(pid: int, *, pidfd: int = -1, parents_word: int | None = None) -
 
         return ExitThread(pid, parents_word=parents_word)
     try:
-        return Pidfd(os.pidfd_open(pid) if pidfd < 0 else pidfd)
+        return Pidfd(platform.open_pidfd(pid) if pidfd < 0 else pidfd)
     except ProcessLookupError:  # reaped already by its parent or by other code of this program
         return Pidfd(-1)
 
