@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from supervise import _platform as platform, messages as say
 from supervise._core import steps
-from supervise._core.hangs import Hang, Pulse, Silence
+from supervise._core.hangs import LATE_NS, Hang, Pulse, Silence
 from supervise._files import closing, open_folder
 from supervise._gang.describe import EventEmitter, Hung, StacksTaken, Unheard
 from supervise._gang.notify_sockets import NotifySockets, RankNotes, Told
@@ -663,8 +663,7 @@ class RankHealth:
             self._watch.started(rank)
         if part.ready:
             self._missing[rank] = set(part.ready)
-            passed_s = (time.monotonic_ns() - fact.started_ns) / 1e9
-            self._limit(rank, part.ready_timeout_s - passed_s)
+            self._limit(rank, part.ready_timeout_s)
             for text in part.ready:
                 if text not in WORDS:
                     self._probe(rank, text, self._tried).begin()
@@ -691,9 +690,11 @@ class RankHealth:
         return self.sockets.state(rank)
 
     def released(self, ranks: Iterable[int]) -> None:
-        """Grant a full period to ranks that were held, and that sent no signs meanwhile."""
+        """Grant a full period to ranks that were held or suspended, and that sent no signs meanwhile."""
         if self._watch is not None:
             self._watch.released(ranks)
+        for rank in self._timers.keys() & set(ranks):
+            self._grant(rank)
 
     def reload(self, found: dict[int, bool], reply: Reply[dict[int, bool]]) -> None:
         """Answer a reload when those of the signaled ranks that report are ready again, and the others still run.
@@ -730,6 +731,10 @@ class RankHealth:
     def _titles(self, ranks: Iterable[int]) -> str:
         return ", ".join(map(self._spec.title, sorted(ranks)))
 
+    def _grant(self, rank: int) -> None:
+        """Limit the time until a rank is ready as if it began now."""
+        self._limit(rank, max(self._spec.of(rank).ready_timeout_s, self._due_s[rank] - time.monotonic()))
+
     def _limit(self, rank: int, left_s: float) -> None:
         self._lift(rank)
         self._due_s[rank] = time.monotonic() + left_s
@@ -743,8 +748,12 @@ class RankHealth:
         self.sockets.read_now(rank)
         if rank not in self._timers:  # it is ready
             return
-        if (left_s := self._due_s[rank] - time.monotonic()) > 0:  # the rank has asked for more time
+        now_s = time.monotonic()
+        if (left_s := self._due_s[rank] - now_s) > 0:  # the rank has asked for more time
             self._limit(rank, left_s)
+            return
+        if now_s > self._timers[rank].due_s + LATE_NS / 1e9:  # this process got no CPU time, such as after SIGSTOP
+            self._grant(rank)
             return
         del self._timers[rank]
         why = f"was not ready within {self._spec.of(rank).ready_timeout_s:g} s"

@@ -61,10 +61,14 @@ class Record:
         return bool(self.entries) and self.entries[-1]["when"] == "teardown"
 
     @property
+    def has_died(self) -> bool:
+        """Whether the rank has ended before its last phase, or has crashed after it."""
+        return self.exited is not None and not (self.is_complete and self.exited.exitcode in {0, None})
+
+    @property
     def is_trouble(self) -> bool:
-        """Whether a phase has not passed, or the rank has ended before its last phase."""
-        unfinished = self.exited is not None and not self.is_complete
-        return unfinished or not all(_passed(entry["report"]) for entry in self.entries)
+        """Whether a phase has not passed, or the rank has died."""
+        return self.has_died or not all(_passed(entry["report"]) for entry in self.entries)
 
     @property
     def waits_for_no_peer(self) -> bool:

@@ -87,9 +87,8 @@ def judge_rank(rank: int, record: Record, reports: list[pytest.TestReport]) -> R
         later = tuple(each.report for each in failed[1:] if each.report is not None)
         return replace(failed[0], later=later)
     if record.stopped:
-        doing = "at its exit" if record.is_complete else f"in the {record.phase} of the test"
-        return RankVerdict(rank=rank, outcome="stopped", text=doing, was_over=bool(told))
-    if not record.is_complete:
+        return RankVerdict(rank=rank, outcome="stopped", text=_where(record), was_over=bool(told))
+    if record.has_died:
         ended_ns = record.exited.ended_ns if record.exited is not None else 0
         return RankVerdict(rank=rank, outcome="died", at_ns=ended_ns, text=f"rank {rank} {_end(record)}")
     if told:
@@ -257,9 +256,13 @@ def _stop(stopped: list[RankVerdict], course: Course, notes: list[str]) -> Verdi
     return Verdict(outcome="failed", longrepr="\n".join([text, *grouped]), summary=text, notes=notes)
 
 
+def _where(record: Record) -> str:
+    return "at its exit" if record.is_complete else f"in the {record.phase} of the test"
+
+
 def _end(record: Record) -> str:
     """Return how a rank died, as a predicate."""
-    exited, where = record.exited, f"in the {record.phase} of the test"
+    exited, where = record.exited, _where(record)
     if exited is None or exited.exitcode is None:
         return f"ended {where}; its exit status is not known"
     if exited.exitcode >= 0:

@@ -289,6 +289,17 @@ def test_the_end_of_a_log_is_not_an_empty_line(supervise: Command, pattern: str,
     assert "the last answer: no line matches" in done.stderr
 
 
+@pytest.mark.parametrize("ready", ["exit", "log:done"])
+def test_the_time_in_which_supervise_was_suspended_does_not_count(supervise: Command, ready: str):
+    """The rank is done before the limit, and supervise goes on only after it."""
+    script = "kill -STOP $PPID; (sleep 2; kill -CONT $PPID) & echo done"
+    script += "" if ready == "exit" else "; wait; exec sleep 1000"
+    with supervise.started("-v", "--ready", ready, "--ready-timeout", "1", "sh", "-c", script) as run:
+        run.hear_error("process.ready")
+        run.signal(signal.SIGTERM)
+        run.end()
+
+
 def test_a_log_that_is_a_pipe_now_is_said_to_be_one(supervise: Command, tmp_path: Path):
     script = 'path=$(readlink /proc/$$/fd/1); rm "$path"; mkfifo "$path"; exec sleep 1000'
     done = supervise.run("-r", "3", "--ready", "log:up", "--ready-timeout", "1", "sh", "-c", script)

@@ -40,12 +40,15 @@ _PREFIX = re.compile(r"\[job(\d+)\]:|\[zero\] ")
 
 
 def shown_text(text: str) -> list[str]:
-    """Return the sorted lines of what a host has shown; each rank's lines are read as that rank wrote them."""
+    """Return the sorted lines of what a host has shown; each rank's lines are read as that rank wrote them.
+
+    PyTorch's tail puts its prefix into a line that the rank has written in pieces, such as those of faulthandler.
+    """
     ranks: dict[str, list[str]] = {}
     for line in text.splitlines(keepends=True):
         prefix = _PREFIX.match(line)
         mark = prefix[0] if prefix else ""
-        ranks.setdefault(mark, []).append(line[len(mark) :])
+        ranks.setdefault(mark, []).append(line.replace(mark, "") if mark else line)
     return sorted(
         mark + line
         for mark, lines in ranks.items()

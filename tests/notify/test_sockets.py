@@ -459,7 +459,8 @@ class Timers:
 
     def call_later(self, delay_s, callback):
         self.set.append((delay_s, callback))
-        return SimpleNamespace(cancel=lambda: None, pending=False, due_s=time.monotonic() + delay_s)
+        self.last = SimpleNamespace(cancel=lambda: None, pending=False, due_s=time.monotonic() + delay_s)
+        return self.last
 
 
 def begun():
@@ -485,6 +486,24 @@ def test_an_extension_never_shortens_the_time():
     loop.set[-1][1]()
     assert 500.0 < loop.set[-1][0] <= 600.0
     assert steps == []
+    health.end()
+
+
+@pytest.mark.parametrize("who", ["supervise", "the rank"])
+def test_the_time_in_which_somebody_was_suspended_does_not_count(who):
+    """A check that comes late finds that supervise was suspended; SIGCONT says that ranks were."""
+    health, loop, steps = begun()
+    health._due_s[0] = time.monotonic() - 1.0
+    if who == "supervise":
+        loop.last.due_s = time.monotonic() - 1.0
+        loop.set[-1][1]()
+    else:
+        health.released([0, 7])
+    assert 59.0 < loop.set[-1][0] <= 60.0
+    assert len(loop.set) == 2
+    health._due_s[0] = 0.0
+    loop.set[-1][1]()
+    assert [step.why for step in steps] == ["was not ready within 60 s"]
     health.end()
 
 

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from functools import partial
@@ -20,6 +21,7 @@ from supervise import (
     GangStarted,
     RestartPolicy,
     RestartRanks,
+    Signal,
     SpawnError,
     SpecError,
     Start,
@@ -213,6 +215,19 @@ def test_n3_a_rank_may_ask_for_more_time(tmp_path):
         while time.monotonic() < begun_s + 16.0:  # longer than the time that it had
             assert gang.ask(Status()).phase == "starting"
         gang.tell(0)
+        reply.get(timeout=PATIENCE_S)
+
+
+@pytest.mark.stress
+def test_n3_a_rank_that_is_continued_has_the_whole_time_again(tmp_path):
+    """It may have been suspended for long, as by Ctrl-Z."""
+    with prepared(tmp_path, "binary", [OBEYS], ready="notify", ready_timeout_s=5.0) as gang:
+        reply, begun_s = begin(gang, 1), time.monotonic()
+        pause = threading.Event()
+        while time.monotonic() < begun_s + 7.0:  # longer than the time that it has
+            assert gang.ask(Signal(sig=signal.SIGCONT)) == {0}
+            pause.wait(0.1)
+        make_ready(gang, 0)
         reply.get(timeout=PATIENCE_S)
 
 
