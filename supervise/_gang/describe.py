@@ -615,8 +615,11 @@ class EventEmitter:
         self.emit(fact)
         spec, result = self._describer.attempt.spec, fact.result
         if result is not None and result.outcome == "failed" and spec.plain is None and spec.shows_failure:
-            title = spec.title(next(iter(result.failures)))
-            self._log.show_at_last(failed_line(spec.name, title, result))
+            root = next(iter(result.failures))
+            title, rank = spec.title(root), self._describer.global_rank(root)
+            self._log.show_at_last(
+                failed_line(spec.name, title if rank == root else f"rank {rank}, local {title}", result)
+            )
 
     def disk_full(self, iostream: str, error: OSError) -> None:
         """Report a disk that is full when the ranks have ended. Without a listener, report it on stderr."""

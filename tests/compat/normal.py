@@ -1,5 +1,6 @@
 """Takes out of an observation what differs from run to run: pids, times, random names, frames of the libraries."""
 
+import itertools
 import re
 
 _FRAME = re.compile(r'^(\s*(?:\| )?\s*)File "([^"]*)", line \d+,? in (.*)$')
@@ -42,13 +43,16 @@ _PREFIX = re.compile(r"\[job(\d+)\]:|\[zero\] ")
 def shown_text(text: str) -> list[str]:
     """Return the sorted lines of what a host has shown; each rank's lines are read as that rank wrote them.
 
-    PyTorch's tail puts its prefix into a line that the rank has written in pieces, such as those of faulthandler.
+    PyTorch's tails show a line that a rank has written in pieces, as faulthandler does, in these pieces. Each has the
+    prefix, and pieces of other ranks may come in between.
     """
     ranks: dict[str, list[str]] = {}
     for line in text.splitlines(keepends=True):
-        prefix = _PREFIX.match(line)
-        mark = prefix[0] if prefix else ""
-        ranks.setdefault(mark, []).append(line.replace(mark, "") if mark else line)
+        begins = [found.start() for found in _PREFIX.finditer(line)]
+        for begin, end in itertools.pairwise([0, *begins, len(line)]):
+            prefix = _PREFIX.match(line, begin)
+            mark = prefix[0] if prefix else ""
+            ranks.setdefault(mark, []).append(line[begin + len(mark) : end])
     return sorted(
         mark + line
         for mark, lines in ranks.items()

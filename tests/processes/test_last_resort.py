@@ -146,3 +146,9 @@ def test_k5_the_exit_of_the_interpreter_gives_a_gang_five_seconds_at_most(tmp_pa
     signals = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("supervise.process.signaled ")]
     assert signals == ["SIGTERM", "SIGKILL"]
     assert "supervise.process.exited" in done.stdout
+
+
+def test_the_rank_in_a_job_of_several_hosts_is_named_beside_the_local_rank(tmp_path: Path):
+    gang = "Supervisor.start(name='t', entrypoint='sh', args={0: ('-c', 'exit 3')}, envs={0: {'RANK': '2'}})"
+    [line] = output_of(tmp_path, f"gang = {gang}", "gang.ask(Start()); gang.ask(Wait()); gang.stop()").splitlines()
+    assert line.startswith("supervise: t failed: rank 2, local rank 0 (pid "), line

@@ -114,9 +114,17 @@ def _tells_more(code: object) -> bool:
     return code is not None and (not isinstance(code, int) or _is_truncated(code))
 
 
+def exit_code(code: int) -> int:
+    """Return the exit code of a program that calls `sys.exit(code)`.
+
+    The kernel keeps the low 8 bits. Python exits with -1 if the number is beyond a C long.
+    """
+    return code & 0xFF if -sys.maxsize - 1 <= code <= sys.maxsize else 0xFF
+
+
 def _is_truncated(code: object) -> bool:
     """Return whether a number other than 0 becomes the exit code 0, because the kernel keeps only its low 8 bits."""
-    return isinstance(code, int) and code != 0 and not code & 0xFF
+    return isinstance(code, int) and code != 0 and exit_code(code) == 0
 
 
 def _explained(leaving: SystemExit) -> SystemExit:

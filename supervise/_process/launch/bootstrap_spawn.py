@@ -203,7 +203,7 @@ def _call(settings: Settings) -> int:
     finally:
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
         _flush()
-    return code & 0xFF
+    return bootstrap_call.exit_code(code)
 
 
 def _flush() -> None:

@@ -36,7 +36,7 @@ class Worker(process.BaseProcess):
     def _bootstrap(self, parent_sentinel: Any = None) -> int:  # noqa: ARG002 - the lifeline replaces it
         """Do the same as `live`, for the fork server."""
         code: int = super()._bootstrap(self._settings.line)  # type: ignore[misc]
-        return code & 0xFF  # as the kernel does at an exit, because os._exit refuses a number beyond a C int
+        return bootstrap_call.exit_code(code)  # because os._exit refuses a number beyond a C int
 
     def run(self) -> None:
         """Call the user's function. `BaseProcess._bootstrap` calls this method."""

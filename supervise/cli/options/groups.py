@@ -392,6 +392,12 @@ def hosts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
     if found.node_rank is None:
         parser.error(f"--nnodes {found.nnodes} needs --node-rank, the number of this host; {_numbers(found.nnodes)}")
     address, port = _endpoint(parser, found.rdzv_endpoint)
+    for option, mine, theirs in (("addr", found.master_addr, address), ("port", found.master_port, port)):
+        if None not in {mine, theirs} and mine != theirs:
+            parser.error(
+                f"--master-{option} {mine} and --rdzv-endpoint {found.rdzv_endpoint} exclude each other; omit one of"
+                " them"
+            )
     address = found.master_addr or address or (found.local_addr if found.node_rank == 0 else None)
     if address is None:
         parser.error(f"--nnodes {found.nnodes} needs --master-addr, the address of the host with --node-rank 0")
@@ -432,7 +438,13 @@ def _endpoint(parser: argparse.ArgumentParser, text: str | None) -> tuple[str | 
         return None, None
     address, _, port = text.rpartition(":") if re.search(r":\d+$", text) else (text, "", "")
     address = address.removeprefix("[").removesuffix("]")
-    if not address:
+    import socket  # lazy: most runs have one host
+
+    try:
+        is_host = re.fullmatch(r"[\w.-]+", address) or socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
+    except OSError:
+        is_host = False
+    if not is_host:
         parser.error(f"--rdzv-endpoint is {text!r}; give HOST:PORT of the host with --node-rank 0")
     return address, port or None
 
