@@ -88,6 +88,10 @@ def take(terminal: int) -> None:
         setattr(sys, f"__{name}__", stream)
 
 
+def _ignore_breakpoint(*_args: object, **_keywords: object) -> None:
+    """Do nothing: another rank has the terminal."""
+
+
 def examine(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
     """Open pytest's debugger where the test has failed. A debugger that the user has quit does not open again."""
     if call.excinfo is None or isinstance(call.excinfo.value, (bdb.BdbQuit, SystemExit, pytest.exit.Exception)):
@@ -174,7 +178,8 @@ _HOST_METHODS = ("setup", "runtest", "teardown")
 FUNCTION = pytest.StashKey[Any]()
 """The function of a test of hypothesis, which the host replaces while it runs the gang."""
 _inherited: list[object] = []
-"""References to the host's capture. If a rank garbage-collected it, the rank would close files of the host."""
+"""References to streams of the host. If a rank garbage-collected them, the rank would close or flush files of the host.
+"""
 
 
 class Stopped(BaseException):
@@ -186,6 +191,8 @@ def settle(plan: Plan, rank: int) -> None:
     plan.folder.hold(rank)
     _gather.here = RankGather(plan.folder, rank, plan.world_size, plan.timeout_s)
     logging.getLogger("supervise").disabled = False  # the host logs nothing about this gang, but a test may log
+    if plan.debugged not in {None, rank}:
+        sys.breakpointhook = _ignore_breakpoint
     if plan.terminal is not None and rank == plan.debugged:
         take(plan.terminal)
     elif faulthandler.is_enabled():
@@ -208,6 +215,11 @@ def run_forked(item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]], pl
     if isinstance(capture, CaptureManager):  # the output of this process already goes to files of its own
         _inherited.append(capture._global_capturing)  # noqa: SLF001 - pytest has no public way
         capture._global_capturing = MultiCapture(in_=None, out=None, err=None)  # noqa: SLF001
+    handler = getattr(item.config.pluginmanager.getplugin("logging-plugin"), "log_file_handler", None)
+    if isinstance(handler, logging.FileHandler) and handler.stream is not None:
+        # At the fork, a thread of the host may have held the lock of the stream; at the same offset, a new one has none
+        _inherited.append(handler.stream)
+        handler.stream = open(os.dup(handler.stream.fileno()), "w", encoding=handler.encoding, errors=handler.errors)  # noqa: SIM115
     item.config.pluginmanager.unregister(name="pdbinvoke")  # the option --pdb; a rank has no terminal
     for name in _HOST_METHODS:
         vars(item).pop(name)

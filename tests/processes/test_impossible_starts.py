@@ -146,6 +146,13 @@ def test_a_proc_that_is_not_mounted_is_named():
     assert "/proc is not mounted" in refused(*NO_PROC, *RUN, "-n", "2", "true")
 
 
+@pytest.mark.usefixtures("_apart")
+def test_a_null_device_that_is_missing_is_named():
+    """And the program is not blamed."""
+    empty = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /dev && exec "$@"', "sh")
+    assert "/dev/null does not exist, which every start needs; make it with: " in refused(*empty, *RUN, "true")
+
+
 def test_a_proc_of_another_pid_namespace_is_named():
     """In it, other processes have the numbers of those of the gang."""
     apart = ("unshare", "--pid", "--fork", "--kill-child")

@@ -201,6 +201,53 @@ def test_a_spawned_rank_collects_the_test_itself(fixtures):
     assert "in a new interpreter\n" in fixtures.section("test_spawned", "Captured stdout call [rank 0]")
 
 
+BUSY_LOG = """
+    import io, logging, os, threading
+    import pytest
+
+    entered, go = threading.Event(), threading.Event()
+
+    class Slow(io.RawIOBase):
+        def writable(self):
+            return True
+
+        def fileno(self):
+            return real.fileno()
+
+        def write(self, data):
+            entered.set()
+            go.wait()
+            return len(data)
+
+    @pytest.fixture(scope="session", autouse=True)
+    def server(request):
+        global real
+        handler = request.config.pluginmanager.getplugin("logging-plugin").log_file_handler
+        real = handler.stream
+        handler.stream = io.TextIOWrapper(io.BufferedWriter(Slow()))
+        thread = threading.Thread(target=logging.getLogger("server").warning, args=("tick",))
+        thread.start()
+        entered.wait()
+        yield
+        go.set()
+        thread.join()
+
+    @pytest.mark.ranks(2)
+    def test_it(rank):
+        logging.getLogger().warning("from %d", rank)
+"""
+
+
+def test_a_thread_of_the_host_that_logs_at_the_fork_blocks_no_log_of_a_rank(tmp_path):
+    """It holds the lock of the stream of the log file, which a fork copies."""
+    write(tmp_path, test_it=BUSY_LOG)
+    log = tmp_path / "log"
+    done = run(tmp_path, *QUIET, f"--log-file={log}")
+    assert done.code == 0, done.out
+    lines = log.read_text().splitlines()
+    assert sorted(line.split()[-1] for line in lines) == ["0", "1"], lines
+
+
 def test_the_failure_of_a_fixture_starts_in_the_frame_of_the_user(tmp_path):
     """In every phase, scope and start method, if the fixture is in another file than the test."""
     write(

@@ -75,9 +75,10 @@ def terminal(tmp_path):
     return start
 
 
-def test_a_breakpoint_in_the_chosen_rank_has_the_terminal(terminal):
-    """The other ranks wait meanwhile; the test then goes on, and passes."""
-    session = terminal("breakpoint()", "--ranks-pdb", "2", "-o", "ranks_timeout=0.1")
+@pytest.mark.parametrize("line", ["breakpoint()", "pass\n        breakpoint()"], ids=["its own", "of all ranks"])
+def test_a_breakpoint_in_the_chosen_rank_has_the_terminal(terminal, line):
+    """The other ranks pass it, and wait at the gather meanwhile; the test then goes on, and passes."""
+    session = terminal(line, "--ranks-pdb", "2", "-o", "ranks_timeout=0.1")
     session.expect("(Pdb) ")
     session.type("p value + 1000")
     assert re.search(r"\b1022\b", session.expect("(Pdb) "))

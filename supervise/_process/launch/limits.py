@@ -45,7 +45,7 @@ _MANY = 1000
 
 
 def check_host(nprocs: int, cwd: str | None, *, functions: bool = False) -> None:
-    """Check the system calls, that /proc is mounted and the working directory exists, and the number of pids.
+    """Check the system calls, /proc and /dev/null, that the working directory exists, and the number of pids.
 
     Args:
         nprocs: Number of ranks.
@@ -67,6 +67,8 @@ def check_host(nprocs: int, cwd: str | None, *, functions: bool = False) -> None
             "/proc shows the processes of another PID namespace; mount that of this one with: mount -t proc proc /proc"
             " (unshare has --mount-proc)"
         )
+    if not os.path.exists(os.devnull):
+        raise SpecError("/dev/null does not exist, which every start needs; make it with: mknod -m 666 /dev/null c 1 3")
     if cwd is None:
         try:
             platform.needed(os.getcwd)
