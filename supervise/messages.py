@@ -82,9 +82,10 @@ class Start(Bare, Ask["dict[int, int]"]):
     """Launch every rank. The reply is ``{rank: pid}`` when all ranks are ready.
 
     A rank is ready when its process runs, or when the conditions of its `ready` are met. The
-    start fails in three cases: a rank with such conditions is not ready in time; such a rank ends before it is
-    ready, whatever its exit code; any rank fails before all ranks are ready. If the start fails, the Supervisor reaps
-    the ranks that had started, then replies with an error that names the rank.
+    start fails in four cases: a rank cannot be launched; a rank with such conditions is not ready in time; such a rank
+    ends before it is ready, whatever its exit code; in a gang with such conditions, any rank fails before all ranks are
+    ready. If the start fails, the Supervisor reaps the ranks that had started, then replies with an error that names
+    the rank.
     """
 
 
@@ -162,7 +163,8 @@ class TerminateRanks(Ask["dict[int, int]"]):
 
     The reply comes when no process of these ranks is left. It is ``{rank: pid}`` of the processes that have ended; a
     rank whose last life could not be launched has no pid. A rank that had ended already stays as it is. A rank in
-    backoff does not restart. The termination of the last rank ends the gang.
+    backoff does not restart. The termination of the last rank ends the gang. While the gang starts, the ranks are
+    stopped only when the start is over.
     """
 
     ranks: frozenset[int]

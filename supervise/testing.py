@@ -326,11 +326,15 @@ class FakeGang:
             event_sink: Also called with every event.
 
         Raises:
-            SpecError: A number is not one, or `launchers` has a rank that does not exist, or a launcher twice.
+            SpecError: A value is not valid, or `launchers` has a rank that does not exist, or a launcher twice.
         """
+        GANG["name"].checked(name)
+        GANG["event_sink"].checked(event_sink)
         for what, number in (("nprocs", nprocs), ("window", window)):
             if not is_whole(number, 1):
                 raise SpecError(f"{what} is {shown(number)}; give a number from 1 on")
+        if not all(isinstance(each, FakeLauncher) for each in getattr(launchers or {}, "values", lambda: [None])()):
+            raise SpecError(f"launchers is {shown(launchers)}; give a mapping of local rank to FakeLauncher")
         if unknown := sorted((launchers or {}).keys() - range(nprocs), key=repr):
             raise SpecError(f"launchers has the ranks {unknown}; the ranks are 0 to {nprocs - 1}")
         if launchers and len({id(each) for each in launchers.values()}) < len(launchers):
@@ -386,7 +390,7 @@ class FakeGang:
         """End all processes, even those that ignore SIGKILL, and stop the Supervisor."""
         closed = self.supervisor.ask(Close(death_sig=signal.SIGKILL), block=False)
         for launcher in self.launchers.values():
-            launcher.release(SuperviseError("the test is over"))
+            launcher.release(SuperviseError("the FakeGang of its launcher has ended; make a new FakeLauncher"))
         for process in self.processes.values():
             process.ignored.clear()
             if signal.SIGKILL in process.signals:

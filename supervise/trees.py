@@ -80,7 +80,10 @@ class TerminateChild:
 
 @record
 class RestartChild:
-    """Restart a child; a running child is stopped first. No other child is affected. The reply is the new ref."""
+    """Restart a child; a running child is stopped first. The reply is the new ref.
+
+    If the child is in backoff, the children that wait with it start as well. No other child is affected.
+    """
 
     id: str
 

@@ -49,7 +49,7 @@ def checked_ranks(ranks: Any, nprocs: int) -> frozenset[int]:
     try:
         wanted = every if ranks is None else frozenset(ranks)
     except TypeError:
-        raise SpecError(f"ranks is {ranks!r}; give a set of local ranks, or None for all") from None
+        raise SpecError(f"ranks is {ranks!r}; give a set of local ranks, such as {{0}}") from None
     # 0.0 equals 0, but cannot be the number of a rank
     if unknown := sorted([rank for rank in wanted if rank not in every or not hasattr(rank, "__index__")], key=repr):
         raise SpecError(f"ranks {unknown} are not in this gang; its ranks are 0 to {nprocs - 1}")

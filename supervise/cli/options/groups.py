@@ -392,10 +392,10 @@ def hosts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
     if found.node_rank is None:
         parser.error(f"--nnodes {found.nnodes} needs --node-rank, the number of this host; {_numbers(found.nnodes)}")
     address, port = _endpoint(parser, found.rdzv_endpoint)
-    for option, mine, theirs in (("addr", found.master_addr, address), ("port", found.master_port, port)):
-        if None not in {mine, theirs} and mine != theirs:
+    for option, given, named in (("addr", found.master_addr, address), ("port", found.master_port, port)):
+        if None not in {given, named} and given != named:
             parser.error(
-                f"--master-{option} {mine} and --rdzv-endpoint {found.rdzv_endpoint} exclude each other; omit one of"
+                f"--master-{option} {given} and --rdzv-endpoint {found.rdzv_endpoint} exclude each other; omit one of"
                 " them"
             )
     address = found.master_addr or address or (found.local_addr if found.node_rank == 0 else None)
@@ -441,10 +441,9 @@ def _endpoint(parser: argparse.ArgumentParser, text: str | None) -> tuple[str | 
     import socket  # lazy: most runs have one host
 
     try:
-        is_host = re.fullmatch(r"[\w.-]+", address) or socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
+        if not re.fullmatch(r"[\w.-]+", address):
+            socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
     except OSError:
-        is_host = False
-    if not is_host:
         parser.error(f"--rdzv-endpoint is {text!r}; give HOST:PORT of the host with --node-rank 0")
     return address, port or None
 
