@@ -79,7 +79,7 @@ def test_an_unknown_placeholder_of_a_prefix_is_refused(supervise: Command, where
     done = supervise.refused("run", *words.get(where, ("touch", "made")), **env)
     assert done.returncode == 2
     known = "${role_name}, ${role_rank}, ${rank}, ${local_rank}, ${time}"
-    source = [*env, "--log-line-prefix"][0]
+    source = "gang.toml: log-line-prefix" if where == "key" else [*env, "--log-line-prefix"][0]
     assert f"{source} has an unknown placeholder, ${{node}}; there are {known}, and $$ for a dollar sign" in done.stderr
     assert not (supervise.tmp_path / "made").exists()
 

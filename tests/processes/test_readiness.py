@@ -225,7 +225,7 @@ def test_n3_a_rank_that_is_continued_has_the_whole_time_again(tmp_path):
         reply, begun_s = begin(gang, 1), time.monotonic()
         pause = threading.Event()
         while time.monotonic() < begun_s + 7.0:  # longer than the time that it has
-            assert gang.ask(Signal(sig=signal.SIGCONT)) == {0}
+            gang.ask(Signal(sig=signal.SIGCONT))
             pause.wait(0.1)
         make_ready(gang, 0)
         reply.get(timeout=PATIENCE_S)
