@@ -616,7 +616,7 @@ class EventEmitter:
         spec, result = self._describer.attempt.spec, fact.result
         if result is not None and result.outcome == "failed" and spec.plain is None and spec.shows_failure:
             root = next(iter(result.failures))
-            title, rank = spec.title(root), self._describer.global_rank(root)
+            title, rank = spec.title(root), self.global_ranks(self._describer.attempt.envs)[root]
             self._log.show_at_last(
                 failed_line(spec.name, title if rank == root else f"rank {rank}, local {title}", result)
             )

@@ -640,6 +640,8 @@ class RankHealth:
         """Rank to the timer for the next check of its deadline. Only for ranks that are not ready."""
         self._due_s: dict[int, float] = {}
         """Rank to the monotonic time until which it must be ready. A change of this time makes no new timer."""
+        self._granted: set[int] = set()
+        """The ranks that had the whole time again in their present life, because their deadline was checked late."""
         self._reloads: list[_Reload] = []
         self.sockets = NotifySockets(loop, self._told)
         """The notify sockets. If the ranks use none, none is open."""
@@ -663,6 +665,7 @@ class RankHealth:
             self._watch.started(rank)
         if part.ready:
             self._missing[rank] = set(part.ready)
+            self._granted.discard(rank)
             self._limit(rank, part.ready_timeout_s)
             for text in part.ready:
                 if text not in WORDS:
@@ -695,6 +698,11 @@ class RankHealth:
             self._watch.released(ranks)
         for rank in self._timers.keys() & set(ranks):
             self._grant(rank)
+
+    def continuing(self, ranks: Iterable[int]) -> None:
+        """Grant a full period to those of these ranks that are suspended, because SIGCONT continues them next."""
+        processes = {} if self._host is None else self._host.ranks.slots.processes
+        self.released([rank for rank in ranks if rank in processes and processes[rank].kernel_state() in ("T", "t")])
 
     def reload(self, found: dict[int, bool], reply: Reply[dict[int, bool]]) -> None:
         """Answer a reload when those of the signaled ranks that report are ready again, and the others still run.
@@ -745,14 +753,17 @@ class RankHealth:
             timer.cancel()
 
     def _late(self, rank: int) -> None:
+        now_s = time.monotonic()
         self.sockets.read_now(rank)
         if rank not in self._timers:  # it is ready
             return
-        now_s = time.monotonic()
         if (left_s := self._due_s[rank] - now_s) > 0:  # the rank has asked for more time
             self._limit(rank, left_s)
             return
-        if now_s > self._timers[rank].due_s + LATE_NS / 1e9:  # this process got no CPU time, such as after SIGSTOP
+        # If the check is late, this process got no CPU time, for example because it was suspended. Only once in a life,
+        # because every check of a machine that is always busy is late
+        if rank not in self._granted and now_s > self._timers[rank].due_s + LATE_NS / 1e9:
+            self._granted.add(rank)
             self._grant(rank)
             return
         del self._timers[rank]

@@ -593,10 +593,10 @@ class GangRunner:
             alone = ranks & self._mixed & self.gang.running
             self._groups_spared.update(dict.fromkeys(alone, sig))
         since_s = time.monotonic()
+        if sig == signal.SIGCONT and self._health is not None:
+            self._health.continuing(ranks)
         for some, whole in ((ranks - alone, True), (alone, False)):
             self.ranks.tell(some, Deliver(sig, whole, stops and sig != signal.SIGKILL, since_s))
-        if sig == signal.SIGCONT and self._health is not None:
-            self._health.released(ranks)
         if self.events.listens("info"):
             for rank in sorted(ranks):
                 why = reason or batches.reason_of_signal(self.gang, rank)

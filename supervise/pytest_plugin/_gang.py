@@ -62,8 +62,11 @@ class Record:
 
     @property
     def has_died(self) -> bool:
-        """Whether the rank has ended before its last phase, or has crashed after it."""
-        return self.exited is not None and not (self.is_complete and self.exited.exitcode in {0, None})
+        """Whether the rank has ended before its last phase, or a signal has killed it after that.
+
+        An exit code after the last phase says little: the test may have closed the descriptors that an exit needs.
+        """
+        return self.exited is not None and (not self.is_complete or (self.exited.exitcode or 0) < 0)
 
     @property
     def is_trouble(self) -> bool:

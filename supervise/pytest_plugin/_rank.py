@@ -215,11 +215,7 @@ def run_forked(item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]], pl
     if isinstance(capture, CaptureManager):  # the output of this process already goes to files of its own
         _inherited.append(capture._global_capturing)  # noqa: SLF001 - pytest has no public way
         capture._global_capturing = MultiCapture(in_=None, out=None, err=None)  # noqa: SLF001
-    handler = getattr(item.config.pluginmanager.getplugin("logging-plugin"), "log_file_handler", None)
-    if isinstance(handler, logging.FileHandler) and handler.stream is not None:
-        # At the fork, a thread of the host may have held the lock of the stream; at the same offset, a new one has none
-        _inherited.append(handler.stream)
-        handler.stream = open(os.dup(handler.stream.fileno()), "w", encoding=handler.encoding, errors=handler.errors)  # noqa: SIM115
+    _renew_log_file(item.config)
     item.config.pluginmanager.unregister(name="pdbinvoke")  # the option --pdb; a rank has no terminal
     for name in _HOST_METHODS:
         vars(item).pop(name)
@@ -227,6 +223,17 @@ def run_forked(item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]], pl
         item.obj = item.stash[FUNCTION]  # type: ignore[attr-defined]
     _disown_fixtures(item, fixtures)
     run_phases(item, plan, rank)
+
+
+def _renew_log_file(config: pytest.Config) -> None:
+    """Give the log file a new stream at the same offset. At the fork, a thread may have held the lock of the old one."""
+    handler: Any = getattr(config.pluginmanager.getplugin("logging-plugin"), "log_file_handler", None)
+    try:
+        fd = os.dup(handler.stream.fileno())
+    except (AttributeError, OSError, ValueError):  # the stream is None, closed, or not a file
+        return
+    _inherited.append(handler.stream)
+    handler.stream = open(fd, "w", encoding=handler.encoding, errors=handler.errors)  # noqa: SIM115
 
 
 def _disown_fixtures(item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]]) -> None:

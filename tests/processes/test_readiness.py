@@ -225,8 +225,9 @@ def test_n3_a_rank_that_is_continued_has_the_whole_time_again(tmp_path):
         reply, begun_s = begin(gang, 1), time.monotonic()
         pause = threading.Event()
         while time.monotonic() < begun_s + 7.0:  # longer than the time that it has
-            gang.ask(Signal(sig=signal.SIGCONT))
+            gang.ask(Signal(sig=signal.SIGSTOP))
             pause.wait(0.1)
+            gang.ask(Signal(sig=signal.SIGCONT))
         make_ready(gang, 0)
         reply.get(timeout=PATIENCE_S)
 

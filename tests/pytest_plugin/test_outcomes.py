@@ -47,6 +47,15 @@ TESTS = """
             os._exit(7)
 
     @pytest.mark.ranks(2)
+    def test_crashes_at_its_exit(rank):
+        if rank:  # the process waits for the thread, but the test does not
+            threading.Thread(target=lambda: (threading.main_thread().join(), os.kill(os.getpid(), 9))).start()
+
+    @pytest.mark.ranks(2)
+    def test_closes_descriptors(rank):
+        os.closerange(3, 200)
+
+    @pytest.mark.ranks(2)
     def test_terminated(rank):
         if rank:
             os.kill(os.getpid(), 15)
@@ -276,12 +285,18 @@ def test_a_rank_that_waited_for_the_failed_one_is_one_line(outcomes):
     [
         ("test_killed", "rank 1 was killed by SIGKILL in the call of the test"),
         ("test_exits", "rank 0 exited with code 7 in the call of the test"),
+        ("test_crashes_at_its_exit", "rank 1 was killed by SIGKILL at its exit"),
     ],
 )
 def test_a_rank_that_dies_fails_the_test(outcomes, name, end):
     """The text says how it died, and in which phase."""
     assert outcomes.of(name)["outcome"] == "failed"
     assert outcomes.of(name)["text"].startswith(end)
+
+
+def test_a_test_that_closes_what_its_exit_needs_passes(outcomes):
+    """The exit code is then not that of the test."""
+    assert outcomes.of("test_closes_descriptors")["outcome"] == "passed"
 
 
 @pytest.mark.parametrize("name", ["test_skips_before_it_dies", "test_fails_as_expected_before_it_dies"])

@@ -392,17 +392,11 @@ def hosts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
     if found.node_rank is None:
         parser.error(f"--nnodes {found.nnodes} needs --node-rank, the number of this host; {_numbers(found.nnodes)}")
     address, port = _endpoint(parser, found.rdzv_endpoint)
-    for option, given, named in (("addr", found.master_addr, address), ("port", found.master_port, port)):
-        if None not in {given, named} and given != named:
-            parser.error(
-                f"--master-{option} {given} and --rdzv-endpoint {found.rdzv_endpoint} exclude each other; omit one of"
-                " them"
-            )
-    address = found.master_addr or address or (found.local_addr if found.node_rank == 0 else None)
+    address = address or found.master_addr or (found.local_addr if found.node_rank == 0 else None)
     if address is None:
         parser.error(f"--nnodes {found.nnodes} needs --master-addr, the address of the host with --node-rank 0")
     return Hosts(
-        count=found.nnodes, number=found.node_rank, address=address, port=found.master_port or port or str(_PORT)
+        count=found.nnodes, number=found.node_rank, address=address, port=port or found.master_port or str(_PORT)
     )
 
 
@@ -443,7 +437,7 @@ def _endpoint(parser: argparse.ArgumentParser, text: str | None) -> tuple[str | 
     try:
         if not re.fullmatch(r"[\w.-]+", address):
             socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
-    except OSError:
+    except (OSError, ValueError):
         parser.error(f"--rdzv-endpoint is {text!r}; give HOST:PORT of the host with --node-rank 0")
     return address, port or None
 
