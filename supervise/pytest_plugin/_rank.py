@@ -226,7 +226,7 @@ def run_forked(item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]], pl
 
 
 def _renew_log_file(config: pytest.Config) -> None:
-    """Give the log file a new stream at the same offset. At the fork, a thread may have held the lock of the old one."""
+    """Give the log file a new stream at the same offset. At the fork, a thread may have held the lock of the old."""
     handler: Any = getattr(config.pluginmanager.getplugin("logging-plugin"), "log_file_handler", None)
     try:
         fd = os.dup(handler.stream.fileno())
