@@ -333,13 +333,14 @@ class FakeGang:
         for what, number in (("nprocs", nprocs), ("window", window)):
             if not is_whole(number, 1):
                 raise SpecError(f"{what} is {shown(number)}; give a number from 1 on")
-        if not all(isinstance(each, FakeLauncher) for each in getattr(launchers or {}, "values", lambda: [None])()):
-            raise SpecError(f"launchers is {shown(launchers)}; give a mapping of local rank to FakeLauncher")
-        if unknown := sorted((launchers or {}).keys() - range(nprocs), key=repr):
+        given = launchers or {}
+        if not (hasattr(given, "values") and all(isinstance(each, FakeLauncher) for each in given.values())):
+            raise SpecError(f"launchers is {shown(given)}; give a mapping of local rank to FakeLauncher")
+        if unknown := sorted(given.keys() - range(nprocs), key=repr):
             raise SpecError(f"launchers has the ranks {unknown}; the ranks are 0 to {nprocs - 1}")
-        if launchers and len({id(each) for each in launchers.values()}) < len(launchers):
+        if len({id(each) for each in given.values()}) < len(given):
             raise SpecError("launchers has one launcher for two ranks; give each rank its own")
-        self.launchers = {rank: (launchers or {}).get(rank) or FakeLauncher() for rank in range(nprocs)}
+        self.launchers = {rank: given.get(rank) or FakeLauncher() for rank in range(nprocs)}
         self.events = EventRecorder(event_sink)
         self._spec = GangSpec(
             name=name,
