@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 FAILED = "have ended, and are not restarted"
+FAILED_AGAIN = "failed before they were ready again"
+"""The policy may start such ranks again and again, so another answer might never come."""
 
 
 # The escalation: the first signal, SIGKILL after the grace, the report of what survives
@@ -348,10 +350,14 @@ def answer(gang: Gang, ranks: Iterable[int], decision: Decision, kind: str) -> N
                 decision.do(steps.AnswerAsk(key=key, ranks=ask.ranks))
 
 
-def fail_asks(gang: Gang, ranks: Iterable[int], decision: Decision, why: str) -> None:
-    """Fail the pending requests for a restart of these ranks, which `why` tells something about."""
+def fail_asks(gang: Gang, ranks: Iterable[int], decision: Decision, why: str, *, begun: bool = False) -> None:
+    """Fail the pending requests for a restart of these ranks, which `why` tells something about.
+
+    With `begun`, fail only those that have started the present lives of the ranks.
+    """
     for key, ask in list(gang.asks.items()):
-        if ask.kind == "restart" and (lost := ask.pending.intersection(ranks)):
+        concerned = ask.kind == "restart" and not (begun and not ask.begun and ask.attempt == gang.attempt)
+        if concerned and (lost := ask.pending.intersection(ranks)):
             del gang.asks[key]
             decision.do(steps.FailAsks(keys=(key,), why=f"ranks {sorted(lost)} {why}"))
 

@@ -422,6 +422,7 @@ def _asked(gang: Gang, event: steps.RanksAsked, decision: Decision) -> None:
 
 
 def _carry_out(gang: Gang, ask: Ask, decision: Decision) -> None:
+    ask.begun = True
     if ask.kind == "restart":
         _restart_now(gang, ask.pending, decision)
     else:

@@ -176,7 +176,7 @@ def grace_of(death_sig: Signals, timeout_s: float) -> float:
 class Ask:
     """A pending request to restart or to terminate ranks."""
 
-    __slots__ = ("attempt", "kind", "pending", "ranks")
+    __slots__ = ("attempt", "begun", "kind", "pending", "ranks")
 
     def __init__(self, kind: AskKind, ranks: frozenset[int], attempt: int) -> None:
         self.kind: AskKind = kind
@@ -185,6 +185,8 @@ class Ask:
         """Ranks that have not started again yet, or that are not down yet."""
         self.attempt = attempt
         """Number of the gang's attempt at the time of the request."""
+        self.begun = False
+        """Whether the request was carried out, so that its ranks are in a batch or in a later life."""
 
 
 class Drain:

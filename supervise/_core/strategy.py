@@ -31,6 +31,7 @@ def heed(gang: Gang, local_rank: int, decision: Decision) -> None:
         _restart(gang, gang.policy, local_rank, rank.end, decision)
     if gang.asks and gang.phase in ("starting", "running") and local_rank not in gang.batch_of:
         batches.fail_asks(gang, {local_rank}, decision, batches.FAILED)
+    batches.fail_asks(gang, {local_rank}, decision, batches.FAILED_AGAIN, begun=True)
 
 
 def _wants_restart(gang: Gang, rank: Rank, end: WorkerExited) -> bool:
@@ -74,6 +75,7 @@ def faulted(gang: Gang, event: steps.RankFaulted, decision: Decision) -> None:
         above = gang.strategy == "rest_for_one" and policy is None and gang.stop_on_failure
         ranks = [local_rank, *(_alive_above(gang, local_rank) if above else ())]
         batches.stop_for_good(gang, ranks, decision)
+    batches.fail_asks(gang, {local_rank}, decision, batches.FAILED_AGAIN, begun=True)
 
 
 def _restart(gang: Gang, policy: RestartPolicy, local_rank: int, end: WorkerExited | None, decision: Decision) -> None:

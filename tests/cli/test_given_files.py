@@ -95,7 +95,7 @@ def test_a_gang_file_of_another_editor(supervise: Command, tmp_path: Path):
     ("name", "content", "wanted"),
     [
         ("g.toml", "a = " + "[" * 100_000, "nested too deeply"),
-        ("g.toml", "[" + "a." * 3000 + "a]\n[roles.a]\ncommand = 'true'", "nested too deeply"),
+        ("g.toml", "[" + "a." * 20_000 + "a]\n[roles.a]\ncommand = 'true'", "nested too deeply"),
         ("g.toml", "max_restarts = 0x" + "f" * 5000 + "\n[roles.a]\ncommand = 'true'\n", "4300 digits\n"),
         ("g.toml", "max_restarts = 1" + "0" * 5000 + "\n[roles.a]\ncommand = 'true'\n", "4300 digits\n"),
         ("g.toml", "max-restarts = 1\nmax_restarts = 2\n[roles.a]\ncommand = 'true'", "'max-restarts' is given twice"),

@@ -255,6 +255,20 @@ def test_a_restart_during_the_first_start_says_that_it_waits(supervise: Command,
         assert (code, out.startswith(f"{name}: rank 1 was restarted, pid ")) == (0, True)
 
 
+@pytest.mark.parametrize("strategy", ["one_for_one", "one_for_all"])
+def test_a_restart_of_a_rank_that_fails_again_and_again_is_an_error(
+    supervise: Command, tmp_path: Path, strategy: str
+):
+    words = ("--strategy", strategy, "--max-restarts", "1000", "--backoff", "0.01", "--ready", "file:good")
+    script = '[ ! -e bad ] || exit 1; trap "rm good; exit" TERM; touch good; echo up; while :; do sleep 9 & wait $!; done'
+    with running(supervise, *words, "sh", "-c", script, count=1):
+        assert supervise.supervise("restart", "job", "--rank", "0").returncode == 0  # it is ready
+        (tmp_path / "bad").touch()
+        code, error = refused(supervise, "restart", "job", "--rank", "0")
+        name = supervise.directory().name
+        assert (code, error) == (1, f"supervise restart: {name}: ranks [0] failed before they were ready again\n")
+
+
 def test_a_restart_of_a_rank_that_does_not_exist_is_wrong_usage(supervise: Command):
     with running(supervise, "sh", "-c", SAYS):
         code, error = refused(supervise, "restart", "job", "--rank", "2")

@@ -459,17 +459,40 @@ def test_a_termination_of_the_failed_rank_during_the_stop_leaves_the_restart_its
 
 
 def test_an_older_request_does_not_start_a_rank_that_was_terminated_since():
-    """Rank 0 had started again when it was terminated; the request still waits for rank 1, which fails to start."""
+    """Rank 0 had started again when it was terminated; the request still waits for rank 1, which another one restarts.
+
+    Rank 1 fails to start, which is the answer to the request.
+    """
     gang = run(running_pair(), RanksAsked("restart", 1, BOTH), exited(0, -15), exited(1, -15), Swept(key=1))[0]
     gang = run(
         gang, TimerExpired(name="backoff", key=1), started(0), RanksAsked("terminate", 2, FIRST), exited(0, -15)
     )[0]
     gang, actions = run(gang, Swept(key=2), NOT_LAUNCHED, AllReaped(recorded={}), Swept())
     assert AnswerAsk(key=2, ranks=FIRST) in actions
+    assert FailAsks(keys=(1,), why="ranks [1] failed before they were ready again") in actions
     gang, actions = run(gang, expired("backoff"), Assembled(), started(1))
     assert gang.left_out == FIRST
     assert not gang.batch_of
-    assert AnswerAsk(key=1, ranks=BOTH) in actions
+
+
+@pytest.mark.parametrize("strategy", ["one_for_one", "rest_for_one", "one_for_all"])
+def test_a_rank_that_fails_again_before_it_is_ready_fails_the_request_that_has_started_it(strategy):
+    """The policy starts it again and again, so there may never be another answer."""
+    gang = running_pair(strategy=strategy)
+    gang = run(gang, RanksAsked("restart", 1, SECOND), exited(1, -15), Swept(key=1))[0]
+    gang, actions = run(gang, TimerExpired(name="backoff", key=1), NOT_LAUNCHED._replace(attempt=1))
+    failed = [(action.keys, action.why) for action in actions if isinstance(action, FailAsks)]
+    assert failed == [((1,), "ranks [1] failed before they were ready again")]
+    assert gang.phase == ("stopping" if strategy == "one_for_all" else "running")
+    assert gang.policy is not None
+
+
+def test_a_request_in_the_backoff_waits_for_the_next_life_and_for_no_later_one():
+    gang = run(running_pair(strategy="one_for_one"), exited(1, 3), Swept(key=1))[0]
+    gang, actions = run(gang, RanksAsked("restart", 1, SECOND))
+    assert not [action for action in actions if isinstance(action, FailAsks)]
+    actions = run(gang, TimerExpired(name="backoff", key=1), NOT_LAUNCHED._replace(attempt=1))[1]
+    assert [action.keys for action in actions if isinstance(action, FailAsks)] == [(1,)]
 
 
 def test_a_temporary_rank_that_a_restart_of_all_cannot_launch_fails_its_request():
