@@ -256,12 +256,10 @@ def test_a_restart_during_the_first_start_says_that_it_waits(supervise: Command,
 
 
 @pytest.mark.parametrize("strategy", ["one_for_one", "one_for_all"])
-def test_a_restart_of_a_rank_that_fails_again_and_again_is_an_error(
-    supervise: Command, tmp_path: Path, strategy: str
-):
+def test_a_restart_of_a_rank_that_fails_again_and_again_is_an_error(supervise: Command, tmp_path: Path, strategy: str):
     words = ("--strategy", strategy, "--max-restarts", "1000", "--backoff", "0.01", "--ready", "file:good")
-    script = '[ ! -e bad ] || exit 1; trap "rm good; exit" TERM; touch good; echo up; while :; do sleep 9 & wait $!; done'
-    with running(supervise, *words, "sh", "-c", script, count=1):
+    stays = 'trap "rm good; exit" TERM; touch good; echo up; while :; do sleep 1000 & wait $!; done'
+    with running(supervise, *words, "sh", "-c", f"[ ! -e bad ] || exit 1; {stays}", count=1):
         assert supervise.supervise("restart", "job", "--rank", "0").returncode == 0  # it is ready
         (tmp_path / "bad").touch()
         code, error = refused(supervise, "restart", "job", "--rank", "0")
