@@ -82,26 +82,20 @@ class RankNotes:
 class _Socket:
     """The socket of one life."""
 
-    __slots__ = ("end", "mode", "notes", "pid", "rank")
+    __slots__ = ("end", "notes", "pid", "rank")
 
     def __init__(self, rank: int, end: socket.socket, notes: RankNotes) -> None:
         self.rank, self.end, self.notes = rank, end, notes
         self.pid = 0
         """Pid of the rank; 0 until the rank is launched. The socket is not read before the launch."""
-        self.mode: Literal["new", "eager", "paused", "calm", "closed"] = "new"
-        """How the socket is read.
-
-        new: not read yet. eager: the loop watches the socket. paused: eager, but not watched for `_PAUSE_S`. calm: in
-        the common epoll set, after the rank has become ready.
-        """
 
 
 class NotifySockets:
     """The notify sockets of one gang. Used on the gang's loop.
 
-    Until a rank is ready, its socket is read at once. After that, the socket is read together with those of all other
-    ready ranks, at most every 0.1 s. So the regular heartbeats of many ranks cost only one wake-up. The sockets are
-    read more often while the queue of one rank would overflow otherwise.
+    While the gang waits for a rank to become ready, datagrams are read at once. Otherwise all sockets are read
+    together, at most every 0.1 s, so the regular heartbeats of many ranks cost only one wake-up. They are read more
+    often while the queue of one rank would overflow otherwise.
     """
 
     def __init__(self, loop: Loop, told: Callable[[Told], object]) -> None:
@@ -120,13 +114,15 @@ class NotifySockets:
         """Rank to its open socket."""
         self._notes: dict[int, RankNotes] = {}
         """Rank to the reports of its newest life."""
-        self._calm: select.epoll | None = None
+        self._epoll: select.epoll | None = None
         self._by_fd: dict[int, _Socket] = {}
         """The sockets in the common epoll set."""
         self._next: Timer | None = None
-        """The timer for the next reading of the calm sockets; None while the loop watches the epoll set."""
+        """The timer for the next reading of the sockets; None while the loop watches the epoll set."""
         self._calm_s = _CALM_S
-        """Seconds from one reading of the calm sockets to the next."""
+        """Seconds from one reading of the sockets to the next."""
+        self._awaited: set[int] = set()
+        """The ranks that are not ready yet."""
         _alive.add(self)
 
     def open(self, rank: int, address: str) -> None:
@@ -142,9 +138,9 @@ class NotifySockets:
         self.close(rank)
         self._notes[rank] = RankNotes()
         try:
-            if self._calm is None:
-                self._calm = select.epoll()
-                self._watch_calm()
+            if self._epoll is None:
+                self._epoll = select.epoll()
+                self._watch_all()
             made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
             end = socket.socket(fileno=clear_of_stdio(made.detach()))
             self._sockets[rank] = _Socket(rank, end, self._notes[rank])  # before the bind: a forked child closes it
@@ -152,7 +148,7 @@ class NotifySockets:
             end.bind(f"\0{address[1:]}")
         except OSError as error:
             self.close(rank)
-            self._close_calm_if_unused()
+            self._close_if_unused()
             why = why_refused(error.errno or 0, os.strerror(error.errno or 0))
             raise OSError(error.errno, f"{why}: local rank {rank} gets no notify socket") from error
 
@@ -162,15 +158,16 @@ class NotifySockets:
         Args:
             rank: Local rank.
             pid: Pid of its process, which leads a session.
-            awaits_ready: Whether the gang waits for ``READY=1``. If not, the socket is read every 0.1 s from now on.
+            awaits_ready: Whether the gang waits for ``READY=1``.
         """
         one = self._sockets.get(rank)
         if one is None:
             return
-        self._loop.watch(one.end.fileno(), lambda: self._read_eager(one))
-        one.pid, one.mode = pid, "eager"
-        if not awaits_ready:
-            self._calm_down(one)
+        if self._epoll is not None:
+            self._epoll.register(one.end.fileno(), select.EPOLLIN)
+        self._by_fd[one.end.fileno()], one.pid = one, pid
+        if awaits_ready:
+            self._awaited.add(rank)
 
     def read_now(self, rank: int) -> None:
         """Handle the datagrams in the queue of a rank.
@@ -178,7 +175,7 @@ class NotifySockets:
         This is needed before a deadline is judged, and after the rank has exited.
         """
         one = self._sockets.get(rank)
-        if one is not None and one.mode != "new":
+        if one is not None and one.pid:
             self._read(one, _WHOLE_QUEUE)
 
     def state(self, rank: int) -> RankNotes:
@@ -190,14 +187,11 @@ class NotifySockets:
         one = self._sockets.pop(rank, None)
         if one is None:
             return
-        if one.mode == "eager":
-            self._loop.unwatch(one.end.fileno())
-        elif one.mode == "calm" and self._calm is not None:
-            self._by_fd.pop(one.end.fileno(), None)
-            self._calm.unregister(one.end.fileno())
-        one.mode = "closed"
+        self._awaited.discard(rank)
+        if self._by_fd.pop(one.end.fileno(), None) is not None and self._epoll is not None:
+            self._epoll.unregister(one.end.fileno())
         one.end.close()
-        self._close_calm_if_unused()
+        self._close_if_unused()
 
     def close_all(self) -> None:
         """Close every socket. Idempotent."""
@@ -211,68 +205,46 @@ class NotifySockets:
 
     # Reading
 
-    def _read_eager(self, one: _Socket) -> None:
-        if self._read(one, _A_TURN) == _A_TURN and one.mode == "eager":
-            one.mode = "paused"
-            self._loop.unwatch(one.end.fileno())
-            self._loop.call_later(_PAUSE_S, lambda: self._end_pause(one))
-
-    def _end_pause(self, one: _Socket) -> None:
-        if one.mode == "paused":  # otherwise `read_now` has made the socket calm, or it is closed
-            one.mode = "eager"
-            self._loop.watch(one.end.fileno(), lambda: self._read_eager(one))
-
-    def _calm_down(self, one: _Socket) -> None:
-        if self._calm is None or one.mode == "calm":
-            return
-        fd = one.end.fileno()
-        try:
-            self._calm.register(fd, select.EPOLLIN)
-        except OSError:  # at the limit fs.epoll.max_user_watches: the socket is read at once, as before
-            return
-        if one.mode == "eager":
-            self._loop.unwatch(fd)
-        one.mode, self._by_fd[fd] = "calm", one
-
-    def _watch_calm(self) -> None:
+    def _watch_all(self) -> None:
         self._next = None
-        if self._calm is not None:
-            self._loop.watch(self._calm.fileno(), self._begin_ticks)
+        if self._epoll is not None:
+            self._loop.watch(self._epoll.fileno(), self._begin_ticks)
 
     def _begin_ticks(self) -> None:
-        if self._calm is not None:
-            self._loop.unwatch(self._calm.fileno())
+        if self._epoll is not None:
+            self._loop.unwatch(self._epoll.fileno())
             self._tick()
 
     def _tick(self) -> None:
-        """Read the calm sockets that have a datagram, and set the time of the next reading.
+        """Read the sockets that have a datagram, and set the time of the next reading.
 
         If no socket has a datagram, let the loop watch them all.
         """
-        found = [] if self._calm is None else self._calm.poll(0)
+        found = [] if self._epoll is None else self._epoll.poll(0)
         if not found:
-            self._watch_calm()
+            self._watch_all()
             return
         most = max([1, *(self._read(one, _A_TURN) for fd, _ in found if (one := self._by_fd.get(fd)) is not None)])
         least_s = most * _PAUSE_S / _A_TURN
-        self._calm_s = least_s if most >= _FULL else max(least_s, min(_CALM_S, self._calm_s * _ENOUGH / most))
+        calm_s = least_s if most >= _FULL or self._awaited else min(_CALM_S, self._calm_s * _ENOUGH / most)
+        self._calm_s = max(least_s, calm_s)
         self._next = self._loop.call_later(self._calm_s, self._tick)
 
-    def _close_calm_if_unused(self) -> None:
-        if self._calm is None or self._sockets:
+    def _close_if_unused(self) -> None:
+        if self._epoll is None or self._sockets:
             return
         if self._next is None:
-            self._loop.unwatch(self._calm.fileno())
+            self._loop.unwatch(self._epoll.fileno())
         else:
             self._next.cancel()
             self._next = None
-        self._calm.close()
-        self._calm = None
+        self._epoll.close()
+        self._epoll = None
 
     def _read(self, one: _Socket, at_most: int) -> int:
         """Handle up to `at_most` datagrams; return their number. If it is `at_most`, there may be more."""
         for number in range(at_most):
-            if one.mode == "closed":
+            if one.end.fileno() < 0:
                 return number
             try:
                 datagram, ancillary, flags, _ = one.end.recvmsg(_MOST_BYTES, _ROOM)
@@ -300,7 +272,7 @@ class NotifySockets:
         if message.ready:
             told.append(Told(one.rank, "reloaded" if notes.ready else "ready"))
             notes.ready = True
-            self._calm_down(one)
+            self._awaited.discard(one.rank)
         if message.extend_usec is not None:
             told.append(Told(one.rank, "extended", message.extend_usec))
         if message.trigger:
@@ -315,8 +287,8 @@ class NotifySockets:
         """Close the descriptors in a forked child, so that they do not keep the addresses in use."""
         for one in self._sockets.values():
             one.end.close()
-        if self._calm is not None:
-            self._calm.close()
+        if self._epoll is not None:
+            self._epoll.close()
 
 
 def _nothing(_: Told) -> None:
