@@ -318,7 +318,7 @@ def test_the_receiver_may_close_the_socket_while_it_is_read(host, awaits_ready):
     assert host.next() == (0, "ready", 0)
     assert rank.wait(PATIENCE_S) == 0
     assert host.state(0).status == "a"
-    assert host.call(lambda: (host.sockets._sockets, host.sockets._calm)) == ({}, None)
+    assert host.call(lambda: (host.sockets._sockets, host.sockets._epoll)) == ({}, None)
 
 
 def test_a_forked_child_of_the_host_keeps_no_address(host):
@@ -327,7 +327,7 @@ def test_a_forked_child_of_the_host_keeps_no_address(host):
     end = host.sockets._sockets[0].end
     pid = os.fork()
     if pid == 0:
-        os._exit(end.fileno() != -1 or not host.sockets._calm.closed)
+        os._exit(end.fileno() != -1 or not host.sockets._epoll.closed)
     assert os.waitpid(pid, 0)[1] == 0
     assert end.fileno() != -1
 
