@@ -18,7 +18,7 @@ from supervise._gang.validation import argv_of
 from supervise._printable import as_prefix
 from supervise._process.containment.escapees import Contained
 from supervise._process.launch import limits
-from supervise._process.launch.posix_spawn import ProgramEnvironment, SharedEnvironment, find
+from supervise._process.launch.posix_spawn import encoded, find
 from supervise._process.launch.program import Launcher, LaunchSpec, ProgramLauncher, Streams
 from supervise._process.lifeline import Lifeline
 from supervise._record import NamedTuple, field, record
@@ -515,16 +515,16 @@ def _launchers(attempt: Attempt) -> Iterator[Launcher]:
             yield _launcher(attempt, part, rank, environ, cwd=cwd, found=found)
 
 
-def environ_of(spec: GangSpec, part: RankSpec) -> SharedEnvironment | Mapping[str, str]:
+def environ_of(spec: GangSpec, part: RankSpec) -> Mapping[Any, Any]:
     """Return the host's environment in the form in which the launch of a rank of this role takes it."""
-    return SharedEnvironment(spec.environ) if part.kind == "binary" else spec.environ
+    return encoded(spec.environ) if part.kind == "binary" else spec.environ
 
 
 def _launcher(
     attempt: Attempt,
     part: RankSpec,
     rank: int,
-    environ: SharedEnvironment | Mapping[str, str],
+    environ: Mapping[Any, Any],
     *,
     cwd: str | None,
     found: FoundPrograms | None = None,
@@ -554,7 +554,7 @@ def _launcher(
         with naming(part.name):
             enter = contained.enter(rank)
     how = LaunchSpec(
-        env=ProgramEnvironment(environ, own) if isinstance(environ, SharedEnvironment) else {**environ, **own},
+        env={**environ, **(encoded(own) if binary else own)},
         cwd=cwd,
         streams=Streams(stdout=dest.stdouts[rank], stderr=dest.stderrs[rank]),
         stdin=spec.stdin.get(rank),

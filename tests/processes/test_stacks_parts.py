@@ -4,9 +4,7 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
-import time
 from queue import SimpleQueue
 from types import SimpleNamespace
 
@@ -15,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from supervise import RankStacks, StackFrame, Stacks, SuperviseError, ThreadStack, group_stacks
 from supervise._process.stacks import gather, gather as runs
-from supervise._process.stacks.gather import PySpy, parsed, with_states
+from supervise._process.stacks.gather import Gather, parsed, with_states
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo, faulty
 from tests.processes.test_unreapable import traced
@@ -32,6 +30,13 @@ def py_spy_starts(monkeypatch):
         monkeypatch.setattr(runs, "subprocess", SimpleNamespace(Popen=start, **names))
 
     return by
+
+
+@pytest.fixture
+def patient(collecting_takes):
+    """Let a run of py-spy take long."""
+    collecting_takes("one run of py-spy", PATIENCE_S)
+    collecting_takes("py-spy", PATIENCE_S)
 
 
 @pytest.fixture
@@ -86,8 +91,10 @@ def test_a_stop_does_not_wait_for_a_blocked_collection(blocked):
         blocked.reply.get(timeout=PATIENCE_S)
 
 
-def test_a_run_that_leaves_its_pipes_open_is_given_up(tmp_path):
+def test_a_run_that_leaves_its_pipes_open_is_given_up(tmp_path, collecting_takes):
     """Its child has them after it was killed."""
+    collecting_takes("one run of py-spy", 3.0)
+    collecting_takes("py-spy", PATIENCE_S)
     ear, gate = Fifo(tmp_path / "ear"), Fifo(tmp_path / "gate")
     program = tmp_path / "py-spy"
     child = f"(echo begun > {ear.path}; read word < {gate.path}; echo ended > {ear.path})"
@@ -96,7 +103,7 @@ def test_a_run_that_leaves_its_pipes_open_is_given_up(tmp_path):
     said = SimpleQueue()
 
     def run():
-        said.put(PySpy(str(program)).threads_of(os.getpid(), time.monotonic() + 3.0))
+        said.put(collection()._run_once(str(program), os.getpid()))
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -111,31 +118,42 @@ def test_a_run_that_leaves_its_pipes_open_is_given_up(tmp_path):
         gate.close()
 
 
-def test_a_killed_run_that_ends_late_is_reaped_all_the_same():
-    """A tracer delays the reap, as a busy machine does, for longer than the run is waited for."""
-    with subprocess.Popen(["sleep", "1000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        try:
-            with traced(process.pid):
-                PySpy("sleep")._end(process)
-            give_up_s = time.monotonic() + PATIENCE_S
-            while process.returncode is None:
-                assert time.monotonic() < give_up_s, "nothing waits for it"
-                select.select([], [], [], 0.01)
-            assert process.returncode == -signal.SIGKILL
-        finally:
-            process.kill()
+def collection():
+    """Return a collection that has just begun."""
+    return Gather({0: os.getpid()}, lambda *_: SimpleQueue())
 
 
-def test_a_run_that_starts_after_the_cancel_is_killed(py_spy_starts):
-    spy = PySpy(sys.executable)
+def test_a_killed_run_that_ends_late_holds_up_no_cancel(py_spy_starts, patient):
+    """A tracer delays the reap, as a file system may. The collecting thread reaps the run later."""
+    spy, started, said = collection(), SimpleQueue(), SimpleQueue()
+
+    def start(*_, **pipes):
+        started.put(process := subprocess.Popen(["sleep", "1000"], **pipes))
+        return process
+
+    py_spy_starts(start)
+    thread = threading.Thread(target=lambda: said.put(spy._run_once("sleep", os.getpid())))
+    thread.start()
+    process = started.get(timeout=PATIENCE_S)
+    with traced(process.pid):
+        while process not in spy._runs:
+            select.select([], [], [], 0.01)
+        spy.cancel(0.1)
+        assert process.returncode is None
+    thread.join(PATIENCE_S)
+    assert (said.get_nowait(), process.returncode) == ("py-spy: no output", -signal.SIGKILL)
+
+
+def test_a_run_that_starts_after_the_cancel_is_killed(py_spy_starts, patient):
+    spy = collection()
 
     def start(*_, **pipes):
         spy.cancel()
         return subprocess.Popen(["sleep", "1000"], **pipes)
 
     py_spy_starts(start)
-    assert spy.threads_of(os.getpid(), time.monotonic() + PATIENCE_S) == "py-spy: no output"
-    assert spy.threads_of(os.getpid(), time.monotonic() + PATIENCE_S) == "the request was canceled"
+    assert spy._run_once("sleep", os.getpid()) == "py-spy: no output"
+    assert spy._run_once("sleep", os.getpid()) == "the request was canceled"
 
 
 PID = 7

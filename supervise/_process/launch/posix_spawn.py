@@ -11,7 +11,6 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise import _platform as platform
@@ -19,7 +18,7 @@ from supervise._files import accessible
 from supervise._process.launch.dispositions import ALL_BUT_HANGUP
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import ModuleType
 
 
@@ -32,58 +31,7 @@ _TEXT = bytes.__basicsize__ - 1
 """Offset of the characters in a bytes object. The address of the object is its `id`."""
 
 
-class SharedEnvironment:
-    """The variables that the programs of a gang share: name to value."""
-
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        """Encode the variables."""
-        self.variables = _encoded(variables)
-        self._texts = _texts(self.variables)
-        self._addresses = dict(zip(self.variables, map(_TEXT.__add__, map(id, self._texts)), strict=True))
-
-    def with_own(self, own: Mapping[bytes, bytes]) -> tuple[bytes, list[bytes]]:
-        """Return an array as `_array` does of the variables with those of one rank, and the texts of these.
-
-        The order is that of a dictionary that was updated with the own variables.
-        """
-        texts = _texts(own)
-        addresses = {**self._addresses, **dict(zip(own, map(_TEXT.__add__, map(id, texts)), strict=True))}
-        return struct.pack(f"{len(addresses)}PP", *addresses.values(), 0), texts
-
-
-class ProgramEnvironment(Mapping[bytes, bytes]):
-    """The environment of one program: shared variables, and its own, which replace shared ones."""
-
-    __slots__ = ("own", "shared")
-
-    def __init__(self, shared: SharedEnvironment, own: Mapping[str, str]) -> None:
-        """Encode the own variables."""
-        self.shared = shared
-        self.own = _encoded(own)
-
-    def __getitem__(self, name: bytes) -> bytes:
-        """Return the value of a variable."""
-        found = self.own.get(name)
-        return self.shared.variables[name] if found is None else found
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Iterate over the names."""
-        return iter({**self.shared.variables, **self.own})
-
-    def __len__(self) -> int:
-        """Return the number of variables."""
-        return len(self.shared.variables.keys() | self.own.keys())
-
-
-def _pointers(env: Mapping[bytes, bytes]) -> tuple[bytes, list[bytes]]:
-    """Return an environment for C, as `_array` does, and texts that the caller keeps as long as C uses the array."""
-    if isinstance(env, ProgramEnvironment):
-        return env.shared.with_own(env.own)
-    texts = _texts(env)
-    return _array(texts), texts
-
-
-def _encoded(env: Mapping[str, str]) -> dict[bytes, bytes]:
+def encoded(env: Mapping[str, str]) -> dict[bytes, bytes]:
     """Return an environment as the kernel takes it."""
     return {name.encode(*platform.FILE_SYSTEM): value.encode(*platform.FILE_SYSTEM) for name, value in env.items()}
 
@@ -102,10 +50,6 @@ def _word(text: str) -> bytes:
     if b"\0" in coded:
         raise ValueError("embedded null byte")
     return coded
-
-
-def _texts(env: Mapping[bytes, bytes]) -> list[bytes]:
-    return [name + b"=" + value for name, value in env.items()]
 
 
 # The start
@@ -175,8 +119,7 @@ def spawn(
         OSError: The program could not be started; ``filename`` is the program or `cwd`.
     """
     program = argv[0]
-    if not isinstance(env, ProgramEnvironment):
-        env = _coded(env)
+    env = _coded(env)
     try:
         path = program if "/" in program else _found(program, env, cwd, found)
         replaced = _replaced() if not listen else ""
@@ -185,11 +128,11 @@ def spawn(
         if glibc is not None and not replaced:
             sys.audit("os.posix_spawn", path, argv, env)
             words = [_word(word) for word in argv]  # kept here until the start, as the texts of the environment
-            pointers, _texts_of_own = _pointers(env)
+            texts = [name + b"=" + value for name, value in env.items()]
             started: tuple[int, int] = glibc.posix_spawn(
                 words[0] if path == program else _word(path),
                 _array(words),
-                pointers,
+                _array(texts),
                 cwd=None if cwd is None else _word(cwd),
                 file_actions=_actions(stdio, fds, CLOSE_FROM, listen),
                 setsigdef=ALL_BUT_HANGUP,
@@ -364,7 +307,7 @@ def _coded(env: Mapping[str, str] | Mapping[bytes, bytes]) -> Mapping[bytes, byt
     """Return an environment as bytes."""
     if isinstance(next(iter(env), b""), bytes):
         return cast("Mapping[bytes, bytes]", env)
-    return _encoded(cast("Mapping[str, str]", env))
+    return encoded(cast("Mapping[str, str]", env))
 
 
 def _inheritable_fds() -> set[int]:

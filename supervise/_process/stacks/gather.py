@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 # Stacks that the program ``py-spy`` reads from the memory of a process
 
 
-_REAP_S = 1.0
-"""Limit in seconds on the end of a killed run."""
 _MOST_TEXT = 200
 
 
@@ -41,92 +39,6 @@ def find_program() -> str | None:
     """Return the path of ``py-spy``: on PATH, or beside this Python; None if there is none."""
     beside = os.path.join(os.path.dirname(sys.executable or ""), "py-spy")
     return shutil.which("py-spy") or (beside if os.access(beside, os.X_OK) else None)
-
-
-class PySpy:
-    """Runs of py-spy that can be ended from another thread."""
-
-    def __init__(self, program: str) -> None:
-        """Prepare runs of `program`."""
-        self._program = program
-        self._changed = threading.Condition()
-        """Condition for the attributes below.
-
-        No thread holds its lock during a call that may block, because the gang's loop calls `cancel`.
-        """
-        self._unfinished = 0
-        """Number of runs that are being started or are not reaped yet."""
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._canceled = False
-        self._too_slow = False
-        """Whether a run exceeded its deadline. If so, the machine is busy, and no other run begins."""
-
-    def threads_of(self, pid: int, deadline_s: float) -> list[ThreadStack] | str:
-        """Return the Python threads of a process, the main thread first.
-
-        If there are none, return the reason.
-
-        Args:
-            pid: The process.
-            deadline_s: `time.monotonic` at which py-spy is killed.
-        """
-        if self._too_slow or time.monotonic() >= deadline_s:
-            return "there was no time left for py-spy"
-        with self._changed:
-            if self._canceled:
-                return "the request was canceled"
-            self._unfinished += 1
-        try:
-            return self._run(pid, deadline_s)
-        finally:
-            with self._changed:
-                self._unfinished -= 1
-                self._changed.notify_all()
-
-    def _run(self, pid: int, deadline_s: float) -> list[ThreadStack] | str:
-        command = [self._program, "dump", "--pid", str(pid), "--nonblocking", "--json"]
-        try:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
-        except (OSError, RuntimeError) as error:  # RuntimeError: the interpreter is exiting
-            return f"py-spy cannot be started: {error}"
-        try:
-            with self._changed:
-                self._running.add(process)
-                if self._canceled:  # while the process was started
-                    process.kill()
-            out, err = process.communicate(timeout=max(0.0, deadline_s - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self._too_slow = True
-            return "py-spy took too long"
-        finally:
-            self._end(process)
-        return _parsed(out, pid) or f"py-spy: {_reason(err)}"
-
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill and reap a run.
-
-        If the run has not ended by then, because the machine is busy or a file system blocks it, a thread reaps it.
-        """
-        process.kill()  # no effect on a process that is reaped
-        try:
-            process.wait(timeout=_REAP_S)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(RuntimeError):  # no thread is available: the next `Popen` reaps it
-                threading.Thread(target=process.wait, name="supervise-py-spy", daemon=True).start()
-        for pipe in filter(None, (process.stdout, process.stderr)):
-            pipe.close()
-        with self._changed:
-            self._running.discard(process)
-
-    def cancel(self, wait_s: float = 0.0) -> None:
-        """Kill the runs, and start no others; wait at most `wait_s` seconds until their threads have reaped them."""
-        with self._changed:
-            self._canceled = True
-            for process in self._running:
-                process.kill()
-            self._changed.wait_for(lambda: not self._unfinished, timeout=wait_s)
 
 
 def _reason(err: bytes) -> str:
@@ -462,7 +374,10 @@ class Gather:
         self._without_py_spy = without_py_spy
         self._begin_s = time.monotonic()
         self._canceled = threading.Event()
-        self._py_spy: PySpy | None = None
+        self._runs: dict[subprocess.Popen[bytes], None] = {}
+        """The present runs of py-spy."""
+        self._too_slow = False
+        """Whether a run exceeded its deadline. If so, the machine is busy, and no other run begins."""
         self._kernel: dict[int, KernelView] = {}
         self._foreign: dict[int, str] = {}
         """The ranks that seem to run no Python, and their programs."""
@@ -470,10 +385,17 @@ class Gather:
         self._found: dict[int, RankStacks] = {}
 
     def cancel(self, wait_s: float = 0.0) -> None:
-        """Make `run` return soon. Wait at most `wait_s` seconds for the end of py-spy. Callable from any thread."""
+        """Make `run` return soon, and kill the runs of py-spy. Wait at most `wait_s` seconds for their ends.
+
+        Callable from any thread.
+        """
         self._canceled.set()
-        if self._py_spy is not None:
-            self._py_spy.cancel(wait_s)
+        until_s, runs = time.monotonic() + wait_s, list(self._runs)
+        for process in runs:
+            process.kill()
+        for process in runs if wait_s else ():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until_s - time.monotonic()))
 
     def run(self) -> dict[int, RankStacks]:
         """Return the stacks by local rank. The result lacks processes that have exited."""
@@ -522,37 +444,59 @@ class Gather:
             for notes in self._notes.values():
                 notes.append(self._without_py_spy or "py-spy is not installed (pip install 'supervise-gang[stacks]')")
             return
-        self._py_spy = PySpy(program)
-        if self._canceled.is_set():
-            self._py_spy.cancel()
         ranks: queue.SimpleQueue[int] = queue.SimpleQueue()
         for rank in sorted(self._kernel, key=lambda rank: rank in self._foreign):  # time may be too short for all
             ranks.put(rank)
         threads = []
         for _ in range(min(_MOST_RUNS, os.cpu_count() or 1, len(self._kernel)) - 1):
-            work = partial(self._spy, self._py_spy, ranks)
+            work = partial(self._spy, program, ranks)
             thread = threading.Thread(target=work, name="supervise-py-spy", daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # no thread is available
                 break
             threads.append(thread)
-        self._spy(self._py_spy, ranks)
+        self._spy(program, ranks)
         for thread in threads:
             thread.join()
 
-    def _spy(self, py_spy: PySpy, ranks: queue.SimpleQueue[int]) -> None:
+    def _spy(self, program: str, ranks: queue.SimpleQueue[int]) -> None:
         while True:
             try:
                 rank = ranks.get_nowait()
             except queue.Empty:
                 return
-            deadline_s = min(self._begin_s + _PY_SPY_S, time.monotonic() + _RUN_S)
-            found = py_spy.threads_of(self._pids[rank], deadline_s)
+            found = self._run_once(program, self._pids[rank])
             if isinstance(found, str):
                 self._notes[rank].append(found)
             else:
                 self._found[rank] = self._stacks(rank, "py-spy", with_states(found, self._kernel[rank].threads))
+
+    def _run_once(self, program: str, pid: int) -> list[ThreadStack] | str:
+        """Return the Python threads of a process, the main thread first; if there are none, the reason."""
+        left_s = min(self._left_s(_PY_SPY_S), _RUN_S)
+        if self._too_slow or left_s <= 0:
+            return "the request was canceled" if self._canceled.is_set() else "there was no time left for py-spy"
+        command = [program, "dump", "--pid", str(pid), "--nonblocking", "--json"]
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        except (OSError, RuntimeError) as error:  # RuntimeError: the interpreter is exiting
+            return f"py-spy cannot be started: {error}"
+        with process:  # the end of the block reaps it
+            self._runs[process] = None
+            try:
+                if self._canceled.is_set():  # while the process was started
+                    process.kill()
+                out, err = process.communicate(timeout=left_s)
+            except subprocess.TimeoutExpired:
+                self._too_slow = True
+                return "py-spy took too long"
+            finally:
+                process.kill()  # no effect on a process that is reaped
+                del self._runs[process]
+        return _parsed(out, pid) or f"py-spy: {_reason(err)}"
 
     # faulthandler
 
