@@ -16,17 +16,17 @@ from supervise._printable import LOST_CODE, OUT_OF_MEMORY, ending, one_line, sig
 from supervise._record import NamedTuple
 from supervise.errors import SpawnError, failure_text, rank_cause
 from supervise.events import Event, EventLog, say_at_last
-from supervise.messages import Bare, GangFinished, WorkerExited, WorkerHung
 from supervise.recording import text_of
 from supervise.result import FAULTS, LINGERED, ProcessFailure, RankEnd, Role, RunProcsResult, lost_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from signal import Signals
 
     from supervise._core.model import Gang
     from supervise._gang.attempt import Attempt
     from supervise._gang.notify_sockets import RankNotes
+    from supervise.messages import GangFinished, WorkerExited, WorkerHung
 
 
 # The fact that a rank hangs
@@ -40,300 +40,9 @@ class Hung(NamedTuple):
     """Ranks that are silent because they wait for the rank that hangs."""
 
 
-class AttemptStarting(Bare):
-    """The launch of an attempt begins."""
-
-
-class Signaled(NamedTuple):
-    """A signal was sent to a rank."""
-
-    local_rank: int
-    pid: int | None
-    sig: Signals
-    reason: str
-    escalation: int
-    target: str
-    """Destination of the signal: ``group``, the process group of the rank, or ``process``, its own process."""
-
-
-class LogFailed(NamedTuple):
-    """A log or its destination has failed. The gang continues."""
-
-    iostream: str
-    path: str
-    error: str
-
-
-class LogTrimmed(NamedTuple):
-    """The oldest part of a log was removed from the disk for the first time."""
-
-    iostream: str
-    path: str
-    max_bytes: int
-
-
-class StacksTaken(NamedTuple):
-    """The stacks of all ranks were collected because a rank hangs."""
-
-    path: str
-    """The file with all stacks; "" if there is none."""
-    places: tuple[str, ...]
-    """One line of `group_stacks` for each different stack, with the ranks that have it."""
-
-
-class Unheard(NamedTuple):
-    """No rank of a gang with a deadline for heartbeats has sent one."""
-
-    timeout_s: float
-
-
 if TYPE_CHECKING:
     Told = say.WorkerStopped | say.WorkerRestarting | say.GangStarted | say.GangRestarting | say.GangFinished
-    Fact: TypeAlias = (
-        steps.Fact | Told | AttemptStarting | Signaled | LogFailed | LogTrimmed | Hung | StacksTaken | Unheard
-    )
-
-
-class Describer:
-    """Describes the facts of one attempt as events. Immutable."""
-
-    def __init__(self, attempt: Attempt, begun_ns: int, attempt_ns: int) -> None:
-        """Describe facts of `attempt`. The attempt started at `attempt_ns`, and its gang at `begun_ns`."""
-        self.attempt = attempt
-        self.begun_ns = begun_ns
-        self._attempt_ns = attempt_ns
-
-    def describe(self, fact: Fact, now_ns: int) -> list[Event]:  # noqa: C901, PLR0911, PLR0912 - one case a fact
-        """Return the events for `fact`, in order. `fact` occurs at `now_ns`."""
-        match fact:
-            case say.WorkerStarted():
-                return [self._started(fact, now_ns)]
-            case steps.RankExited():
-                return [self._exited(fact)]
-            case steps.RankReady():
-                return [self._rank("supervise.process.ready", "info", fact.local_rank)]
-            case steps.RankFaulted():
-                return [self._rank("supervise.process.faulted", self._failed_level, fact.local_rank, message=fact.why)]
-            case Hung():
-                return [self._hung(fact)]
-            case StacksTaken():
-                return [Event("supervise.gang.stacks", "warning", {"path": fact.path, "places": list(fact.places)})]
-            case Unheard():
-                return [Event("supervise.gang.unheard", "warning", {"timeout_s": fact.timeout_s})]
-            case steps.StartFailed():
-                return [self._not_ready(fact)]
-            case say.WorkerRestarting():
-                return [self._rank_restarting(fact)]
-            case steps.LifeReplaced():
-                return []
-            case steps.WorkerFailedToStart():
-                return [self._start_failed(fact)]
-            case steps.WorkerUnkillable():
-                fields = {"pid": fact.pid, "state": fact.state}
-                return [self._rank("supervise.process.unkillable", "error", fact.local_rank, **fields)]
-            case say.WorkerStopped():
-                fields = {"pid": fact.pid, "signal": fact.sig.name}
-                return [self._rank("supervise.process.stopped", "warning", fact.local_rank, **fields)]
-            case Signaled():
-                return [self._signaled(fact)]
-            case steps.Leaked():
-                return self._leaked(fact)
-            case LogFailed():
-                fields = {"log_iostream": fact.iostream, "path": fact.path, "error": fact.error}
-                return [Event("supervise.log.failed", "warning", fields)]
-            case LogTrimmed():
-                fields = {"log_iostream": fact.iostream, "path": fact.path, "log_max_bytes": fact.max_bytes}
-                return [Event("supervise.log.trimmed", "info", fields)]
-            case steps.TailEnded():
-                return _tail_ended(fact)
-            case AttemptStarting():
-                return [self._starting()]
-            case say.GangStarted():
-                return [Event("supervise.gang.started", "info", {"duration_s": _seconds(self._attempt_ns, now_ns)})]
-            case steps.GangStopping():
-                return [Event("supervise.gang.stopping", "info", {"reason": fact.reason})]
-            case say.GangRestarting():
-                return self._restarting(fact)
-            case say.GangFinished():
-                return self._finished(fact, now_ns)
-
-    # Ranks
-
-    @property
-    def _failed_level(self) -> str:
-        """The level of a failure. It is ``info`` if the caller gets the failure as an exception."""
-        return "error" if self.attempt.spec.plain is None else "info"
-
-    def _rank(self, name: str, level: str, local_rank: int, **fields: Any) -> Event:
-        own = self.attempt.envs.get(local_rank, {}).get("TORCHELASTIC_RESTART_COUNT")
-        life = {} if own is None else {"attempt": whole_number(own, 0)}  # a single rank may have restarted
-        if self.attempt.spec.role_of:
-            fields["role"] = self.attempt.envs[local_rank].get("ROLE_NAME")
-        return Event(name, level, {"rank": self.global_rank(local_rank), "local_rank": local_rank, **life, **fields})
-
-    def global_rank(self, local_rank: int) -> int:
-        """Return `RANK` of a rank's environment; the local rank if `RANK` is not set."""
-        return whole_number(self.attempt.envs.get(local_rank, {}).get("RANK"), local_rank)
-
-    def _started(self, fact: say.WorkerStarted, now_ns: int) -> Event:
-        part, args = self.attempt.spec.of(fact.local_rank), self.attempt.spec.args[fact.local_rank]
-        return self._rank(
-            "supervise.process.started",
-            "info",
-            fact.local_rank,
-            pid=fact.pid,
-            executable_name=part.what,
-            command_args=[str(arg) for arg in args] if part.kind == "binary" else None,
-            start_duration_s=_seconds(fact.started_ns, now_ns),
-        )
-
-    def _start_failed(self, fact: steps.WorkerFailedToStart) -> Event:
-        event = self._rank(
-            "supervise.process.start_failed",
-            self._failed_level,
-            fact.local_rank,
-            exception_type=type(fact.error).__name__,
-            exception_message=text_of(fact.error),
-            errno=getattr(fact.error, "errno", None),
-        )
-        if fact.attempt is not None:
-            event.fields["attempt"] = fact.attempt
-        return event
-
-    def _hung(self, fact: Hung) -> Event:
-        told = fact.message
-        return self._rank(
-            "supervise.process.hung",
-            "error",
-            told.local_rank,
-            tier=told.tier,
-            age_s=round(told.age_s, 3),
-            step=told.step,
-            status=told.status,
-            waiting=[self.global_rank(rank) for rank in fact.waiting],
-            evidence=told.evidence,
-        )
-
-    def _not_ready(self, fact: steps.StartFailed) -> Event:
-        return self._rank(
-            "supervise.process.start_failed",
-            self._failed_level,
-            fact.local_rank,
-            exception_type="SpawnError",
-            exception_message=fact.why,
-            errno=None,
-        )
-
-    def _signaled(self, fact: Signaled) -> Event:
-        return self._rank(
-            "supervise.process.signaled",
-            "info",
-            fact.local_rank,
-            pid=fact.pid,
-            signal=fact.sig.name,
-            reason=fact.reason,
-            escalation=fact.escalation,
-            target=fact.target,
-        )
-
-    def _exited(self, fact: steps.RankExited) -> Event:
-        end, code = fact.end, fact.end.exitcode
-        return self._rank(
-            "supervise.process.exited",
-            self._failed_level if fact.failed and fact.by_itself else "info",
-            end.local_rank,
-            pid=end.pid,
-            **_exit_fields(code),
-            core_dumped=end.core_dumped,
-            uptime_s=_seconds(fact.started_ns or end.ended_ns, end.ended_ns),
-            spontaneous=fact.by_itself,
-            complaint=end.complaint,
-            oom_kill=end.oom_kill,
-            max_rss_bytes=end.max_rss_bytes,
-            cpu_time_s=end.cpu_time_s,
-            step=end.step,
-            status=end.status,
-        )
-
-    def _rank_restarting(self, fact: say.WorkerRestarting) -> Event:
-        code = fact.end.exitcode
-        return self._rank(
-            "supervise.process.restarting",
-            "info" if fact.end.role in ("terminated", "bystander", "finished") else "warning",
-            fact.local_rank,
-            attempt=fact.attempt,
-            restarts=fact.restarts,
-            backoff_s=fact.delay_s,
-            end_role=fact.end.role,
-            **_exit_fields(code),
-        )
-
-    def _leaked(self, fact: steps.Leaked) -> list[Event]:
-        events = []
-        for local_rank, descendants in fact.found.leaked.items():
-            fields = {
-                "rank": None if local_rank is None else self.global_rank(local_rank),
-                "local_rank": local_rank,
-                "pid": None if local_rank is None else fact.pids.get(local_rank),
-                "descendants": list(descendants),
-                "ended": fact.found.ended,
-            }
-            events.append(Event("supervise.process.leaked", "warning", fields))
-        return events
-
-    # The gang
-
-    def _starting(self) -> Event:
-        attempt, methods = self.attempt, {part.start_method for part in self.attempt.spec.parts}
-        errors = [path for path in attempt.dest.error_files.values() if path != os.devnull]
-        fields = {
-            "world_size": attempt.nprocs,
-            "start_method": methods.pop() if len(methods) == 1 else None,
-            "log_dir": os.path.dirname(os.path.dirname(errors[0])) if errors else None,
-        }
-        return Event("supervise.gang.starting", "info", fields)
-
-    def _restarting(self, fact: say.GangRestarting) -> list[Event]:
-        fields = {
-            "attempt": fact.attempt,
-            "restarts": fact.restarts,
-            "max_restarts": fact.max_restarts,
-            "backoff_s": fact.delay_s,
-            "left_out": sorted(fact.left_out),
-            **causes(fact.result),
-        }
-        return [*self._errors(fact.result), Event("supervise.gang.restarting", "warning", fields)]
-
-    def _finished(self, fact: say.GangFinished, now_ns: int) -> list[Event]:
-        duration_s, result, error = _seconds(self.begun_ns, now_ns), fact.result, fact.error
-        if result is None:
-            why = {"exception_type": type(error).__name__, "exception_message": text_of(error)}
-            fields = {"outcome": "failed", "duration_s": duration_s, **why}
-            return [Event("supervise.gang.finished", "error", fields)]
-        events = self._errors(result)
-        if result.outcome == "failed":
-            events.append(Event("supervise.gang.failed", self._failed_level, causes(result)))
-        fields = {"outcome": result.outcome, "duration_s": duration_s}
-        return [*events, Event("supervise.gang.finished", "info", fields)]
-
-    def _errors(self, result: RunProcsResult) -> list[Event]:
-        """Return the events for the exceptions that the causes recorded."""
-        events = []
-        for local_rank, failure in result.failures.items() if result.outcome == "failed" else ():
-            if isinstance(failure.message, dict):
-                text = str(failure.message.get("message", ""))
-                kind, _, what = text.partition(": ")
-                event = self._rank(
-                    "supervise.process.error",
-                    "error",
-                    local_rank,
-                    exception_type=kind,
-                    exception_message=what,
-                    exception_stacktrace=failure.message.get("extraInfo", {}).get("py_callstack"),
-                    error_file=failure.error_file,
-                )
-                events.append(event)
-        return events
+    Fact: TypeAlias = steps.Fact | Told | Hung
 
 
 def causes(result: RunProcsResult) -> dict[str, Any]:
@@ -574,9 +283,9 @@ class EventEmitter:
 
     def __init__(self, attempt: Attempt) -> None:
         """Take the common fields of all events from `attempt`, which is the first attempt."""
-        now_ns = time.monotonic_ns()
         first, spec = attempt.envs.get(0, {}), attempt.spec
-        self._describer = Describer(attempt, now_ns, now_ns)
+        self._attempt = attempt
+        self._begun_ns = self._attempt_ns = time.monotonic_ns()
         role = None if spec.role_of else first.get("ROLE_NAME")  # each rank has its own
         common = {"gang": spec.name, "run_id": first.get("TORCHELASTIC_RUN_ID"), "role": role}
         self._log = EventLog({**common, "attempt": _number_of(attempt)}, sink=spec.event_sink)
@@ -590,22 +299,55 @@ class EventEmitter:
 
         If two ranks would have the same name, events name the local rank.
         """
-        found = {local: self._describer.global_rank(local) for local in local_ranks}
+        found = {local: self._global_rank(local) for local in local_ranks}
         return found if len(set(found.values())) == len(found) else {local: local for local in found}
 
     def begin(self, attempt: Attempt) -> None:
         """Describe this attempt from now on. It is the first one, or that of a restart."""
-        now_ns = time.monotonic_ns()
-        begun_ns = now_ns if attempt is self._describer.attempt else self._describer.begun_ns
-        self._describer = Describer(attempt, begun_ns, now_ns)
+        self._attempt_ns = time.monotonic_ns()
+        if attempt is self._attempt:
+            self._begun_ns = self._attempt_ns
+        self._attempt = attempt
         self._log.renew(attempt=_number_of(attempt))
-        self.emit(AttemptStarting())
+        self._emit(self._starting())
 
     def emit(self, fact: Fact) -> None:
         """Emit the events for `fact`. Without a listener, do not describe `fact`."""
         if self._log.listens("error"):
-            for event in self._describer.describe(fact, time.monotonic_ns()):
-                self._log.emit(event.name, event.level, **event.fields)
+            for event in self._describe(fact, time.monotonic_ns()):
+                self._emit(event)
+
+    def _emit(self, event: Event) -> None:
+        self._log.emit(event.name, event.level, **event.fields)
+
+    def signaled(
+        self, local_rank: int, pid: int | None, sig: Signals, reason: str, *, escalation: int, target: str
+    ) -> None:
+        """Report a signal to a rank: to its process ``group``, or to its own ``process``."""
+        fields = {"pid": pid, "signal": sig.name, "reason": reason, "escalation": escalation, "target": target}
+        self._emit(self._rank("supervise.process.signaled", "info", local_rank, **fields))
+
+    def log_failed(self, iostream: str, path: str, error: str) -> None:
+        """Report that a log or its destination has failed. The gang continues."""
+        self._emit(Event("supervise.log.failed", "warning", {"log_iostream": iostream, "path": path, "error": error}))
+
+    def log_trimmed(self, iostream: str, path: str, max_bytes: int) -> None:
+        """Report that the oldest part of a log was removed from the disk for the first time."""
+        fields = {"log_iostream": iostream, "path": path, "log_max_bytes": max_bytes}
+        self._emit(Event("supervise.log.trimmed", "info", fields))
+
+    def stacks_taken(self, path: str, places: Sequence[str]) -> None:
+        """Report that the stacks of all ranks were collected because a rank hangs.
+
+        Args:
+            path: The file with all stacks; "" if there is none.
+            places: One line of `group_stacks` for each different stack, with the ranks that have it.
+        """
+        self._emit(Event("supervise.gang.stacks", "warning", {"path": path, "places": list(places)}))
+
+    def unheard(self, timeout_s: float) -> None:
+        """Report that no rank of a gang with a deadline for heartbeats has sent one."""
+        self._emit(Event("supervise.gang.unheard", "warning", {"timeout_s": timeout_s}))
 
     def finish(self, fact: GangFinished) -> None:
         """Emit the last events.
@@ -613,10 +355,10 @@ class EventEmitter:
         Without a listener, show a failure in one line, unless the caller gets an exception.
         """
         self.emit(fact)
-        spec, result = self._describer.attempt.spec, fact.result
+        spec, result = self._attempt.spec, fact.result
         if result is not None and result.outcome == "failed" and spec.plain is None and spec.shows_failure:
             root = next(iter(result.failures))
-            title, rank = spec.title(root), self.global_ranks(self._describer.attempt.envs)[root]
+            title, rank = spec.title(root), self.global_ranks(self._attempt.envs)[root]
             self._log.show_at_last(
                 failed_line(spec.name, title if rank == root else f"rank {rank}, local {title}", result)
             )
@@ -626,7 +368,215 @@ class EventEmitter:
         text = f"{error.strerror}; what the ranks wrote or recorded last may be missing"
         if not self._log.listens("warning"):
             say_at_last(one_line(f"supervise: {error.filename}: {text}"), logging.WARNING)
-        self.emit(LogFailed(iostream, error.filename, str(OSError(error.errno, text, error.filename))))
+        self.log_failed(iostream, error.filename, str(OSError(error.errno, text, error.filename)))
+
+    # Descriptions
+
+    def _describe(self, fact: Fact, now_ns: int) -> list[Event]:  # noqa: C901, PLR0911, PLR0912 - one case a fact
+        """Return the events for `fact`, in order. `fact` occurs at `now_ns`."""
+        match fact:
+            case say.WorkerStarted():
+                return [self._started(fact, now_ns)]
+            case steps.RankExited():
+                return [self._exited(fact)]
+            case steps.RankReady():
+                return [self._rank("supervise.process.ready", "info", fact.local_rank)]
+            case steps.RankFaulted():
+                return [self._rank("supervise.process.faulted", self._failed_level, fact.local_rank, message=fact.why)]
+            case Hung():
+                return [self._hung(fact)]
+            case steps.StartFailed():
+                return [self._not_ready(fact)]
+            case say.WorkerRestarting():
+                return [self._rank_restarting(fact)]
+            case steps.LifeReplaced():
+                return []
+            case steps.WorkerFailedToStart():
+                return [self._start_failed(fact)]
+            case steps.WorkerUnkillable():
+                fields = {"pid": fact.pid, "state": fact.state}
+                return [self._rank("supervise.process.unkillable", "error", fact.local_rank, **fields)]
+            case say.WorkerStopped():
+                fields = {"pid": fact.pid, "signal": fact.sig.name}
+                return [self._rank("supervise.process.stopped", "warning", fact.local_rank, **fields)]
+            case steps.Leaked():
+                return self._leaked(fact)
+            case steps.TailEnded():
+                return _tail_ended(fact)
+            case say.GangStarted():
+                return [Event("supervise.gang.started", "info", {"duration_s": _seconds(self._attempt_ns, now_ns)})]
+            case steps.GangStopping():
+                return [Event("supervise.gang.stopping", "info", {"reason": fact.reason})]
+            case say.GangRestarting():
+                return self._restarting(fact)
+            case say.GangFinished():
+                return self._finished(fact, now_ns)
+
+    # Ranks
+
+    @property
+    def _failed_level(self) -> str:
+        """The level of a failure. It is ``info`` if the caller gets the failure as an exception."""
+        return "error" if self._attempt.spec.plain is None else "info"
+
+    def _rank(self, name: str, level: str, local_rank: int, **fields: Any) -> Event:
+        own = self._attempt.envs.get(local_rank, {}).get("TORCHELASTIC_RESTART_COUNT")
+        life = {} if own is None else {"attempt": whole_number(own, 0)}  # a single rank may have restarted
+        if self._attempt.spec.role_of:
+            fields["role"] = self._attempt.envs[local_rank].get("ROLE_NAME")
+        return Event(name, level, {"rank": self._global_rank(local_rank), "local_rank": local_rank, **life, **fields})
+
+    def _global_rank(self, local_rank: int) -> int:
+        """Return `RANK` of a rank's environment; the local rank if `RANK` is not set."""
+        return whole_number(self._attempt.envs.get(local_rank, {}).get("RANK"), local_rank)
+
+    def _started(self, fact: say.WorkerStarted, now_ns: int) -> Event:
+        part, args = self._attempt.spec.of(fact.local_rank), self._attempt.spec.args[fact.local_rank]
+        return self._rank(
+            "supervise.process.started",
+            "info",
+            fact.local_rank,
+            pid=fact.pid,
+            executable_name=part.what,
+            command_args=[str(arg) for arg in args] if part.kind == "binary" else None,
+            start_duration_s=_seconds(fact.started_ns, now_ns),
+        )
+
+    def _start_failed(self, fact: steps.WorkerFailedToStart) -> Event:
+        event = self._rank(
+            "supervise.process.start_failed",
+            self._failed_level,
+            fact.local_rank,
+            exception_type=type(fact.error).__name__,
+            exception_message=text_of(fact.error),
+            errno=getattr(fact.error, "errno", None),
+        )
+        if fact.attempt is not None:
+            event.fields["attempt"] = fact.attempt
+        return event
+
+    def _hung(self, fact: Hung) -> Event:
+        told = fact.message
+        return self._rank(
+            "supervise.process.hung",
+            "error",
+            told.local_rank,
+            tier=told.tier,
+            age_s=round(told.age_s, 3),
+            step=told.step,
+            status=told.status,
+            waiting=[self._global_rank(rank) for rank in fact.waiting],
+            evidence=told.evidence,
+        )
+
+    def _not_ready(self, fact: steps.StartFailed) -> Event:
+        return self._rank(
+            "supervise.process.start_failed",
+            self._failed_level,
+            fact.local_rank,
+            exception_type="SpawnError",
+            exception_message=fact.why,
+            errno=None,
+        )
+
+    def _exited(self, fact: steps.RankExited) -> Event:
+        end, code = fact.end, fact.end.exitcode
+        return self._rank(
+            "supervise.process.exited",
+            self._failed_level if fact.failed and fact.by_itself else "info",
+            end.local_rank,
+            pid=end.pid,
+            **_exit_fields(code),
+            core_dumped=end.core_dumped,
+            uptime_s=_seconds(fact.started_ns or end.ended_ns, end.ended_ns),
+            spontaneous=fact.by_itself,
+            complaint=end.complaint,
+            oom_kill=end.oom_kill,
+            max_rss_bytes=end.max_rss_bytes,
+            cpu_time_s=end.cpu_time_s,
+            step=end.step,
+            status=end.status,
+        )
+
+    def _rank_restarting(self, fact: say.WorkerRestarting) -> Event:
+        code = fact.end.exitcode
+        return self._rank(
+            "supervise.process.restarting",
+            "info" if fact.end.role in ("terminated", "bystander", "finished") else "warning",
+            fact.local_rank,
+            attempt=fact.attempt,
+            restarts=fact.restarts,
+            backoff_s=fact.delay_s,
+            end_role=fact.end.role,
+            **_exit_fields(code),
+        )
+
+    def _leaked(self, fact: steps.Leaked) -> list[Event]:
+        events = []
+        for local_rank, descendants in fact.found.leaked.items():
+            fields = {
+                "rank": None if local_rank is None else self._global_rank(local_rank),
+                "local_rank": local_rank,
+                "pid": None if local_rank is None else fact.pids.get(local_rank),
+                "descendants": list(descendants),
+                "ended": fact.found.ended,
+            }
+            events.append(Event("supervise.process.leaked", "warning", fields))
+        return events
+
+    # The gang
+
+    def _starting(self) -> Event:
+        attempt, methods = self._attempt, {part.start_method for part in self._attempt.spec.parts}
+        errors = [path for path in attempt.dest.error_files.values() if path != os.devnull]
+        fields = {
+            "world_size": attempt.nprocs,
+            "start_method": methods.pop() if len(methods) == 1 else None,
+            "log_dir": os.path.dirname(os.path.dirname(errors[0])) if errors else None,
+        }
+        return Event("supervise.gang.starting", "info", fields)
+
+    def _restarting(self, fact: say.GangRestarting) -> list[Event]:
+        fields = {
+            "attempt": fact.attempt,
+            "restarts": fact.restarts,
+            "max_restarts": fact.max_restarts,
+            "backoff_s": fact.delay_s,
+            "left_out": sorted(fact.left_out),
+            **causes(fact.result),
+        }
+        return [*self._errors(fact.result), Event("supervise.gang.restarting", "warning", fields)]
+
+    def _finished(self, fact: say.GangFinished, now_ns: int) -> list[Event]:
+        duration_s, result, error = _seconds(self._begun_ns, now_ns), fact.result, fact.error
+        if result is None:
+            why = {"exception_type": type(error).__name__, "exception_message": text_of(error)}
+            fields = {"outcome": "failed", "duration_s": duration_s, **why}
+            return [Event("supervise.gang.finished", "error", fields)]
+        events = self._errors(result)
+        if result.outcome == "failed":
+            events.append(Event("supervise.gang.failed", self._failed_level, causes(result)))
+        fields = {"outcome": result.outcome, "duration_s": duration_s}
+        return [*events, Event("supervise.gang.finished", "info", fields)]
+
+    def _errors(self, result: RunProcsResult) -> list[Event]:
+        """Return the events for the exceptions that the causes recorded."""
+        events = []
+        for local_rank, failure in result.failures.items() if result.outcome == "failed" else ():
+            if isinstance(failure.message, dict):
+                text = str(failure.message.get("message", ""))
+                kind, _, what = text.partition(": ")
+                event = self._rank(
+                    "supervise.process.error",
+                    "error",
+                    local_rank,
+                    exception_type=kind,
+                    exception_message=what,
+                    exception_stacktrace=failure.message.get("extraInfo", {}).get("py_callstack"),
+                    error_file=failure.error_file,
+                )
+                events.append(event)
+        return events
 
 
 def _number_of(attempt: Attempt) -> int:

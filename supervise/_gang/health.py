@@ -14,7 +14,7 @@ from supervise import _platform as platform, messages as say
 from supervise._core import steps
 from supervise._core.hangs import LATE_NS, Hang, Pulse, Silence
 from supervise._files import closing, open_folder
-from supervise._gang.describe import EventEmitter, Hung, StacksTaken, Unheard
+from supervise._gang.describe import EventEmitter, Hung
 from supervise._gang.notify_sockets import NotifySockets, RankNotes, Told
 from supervise._printable import ending, one_line
 from supervise._record import NamedTuple
@@ -206,7 +206,7 @@ class HangWatch:
         ran_ns = max((time.monotonic_ns() - rank.started_ns for rank in gang.ranks if rank.started_ns), default=0)
         late = ran_ns > 3 * period_ns or (over and any(not gang.failed(end) for end in gang.ends))
         if late and period_ns and self._host is not None and not self._sockets.heard:
-            self._host.events.emit(Unheard(period_ns / 1e9))
+            self._host.events.unheard(period_ns / 1e9)
             self._unheard_s = None
 
     def end(self) -> None:
@@ -395,7 +395,7 @@ class HangWatch:
         """Report the stacks of a hang, only once. Then fail the rank, because the gang may end with that failure."""
         if self._host is not None and not report.saved:
             report.saved = True
-            self._host.events.emit(StacksTaken(path, places))
+            self._host.events.stacks_taken(path, places)
             self._conclude(report)
 
     def _conclude(self, report: _Report) -> None:

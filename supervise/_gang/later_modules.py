@@ -15,41 +15,54 @@ from typing import TYPE_CHECKING
 from supervise import _platform as platform
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from supervise._gang.spec import GangSpec
 
-_ALWAYS = ("supervise._gang.runner", "json")
-"""Modules of every gang. json reads the error files of ranks."""
-_WITHOUT_PIDFDS = ("supervise._process.exits.thread",)
-_FUNCTIONS = ("mmap", "ast", "tokenize", "traceback", "unicodedata", "multiprocessing.util")
-"""Modules for return values, and for what a rank that is forked runs before and after its function."""
-_FORKS = (
-    *(("multiprocessing.resource_tracker",) if sys.version_info >= (3, 14) else ()),
-    *(("_colorize",) if sys.version_info >= (3, 15) else ()),
-)
-"""Modules for a fork, and for the traceback of an exception in a rank that was forked."""
-_FORK_SERVER = ("supervise._process.launch.fork_server", "hmac")
-"""Modules for fork servers. From Python 3.14 on, each request to the server is signed."""
-_BOUND = ("supervise._logs.trim",)
-_CONTROL = ("supervise._control.server", "supervise._control.clients", "supervise._gang.stack_requests")
+
+def _methods(spec: GangSpec) -> set[str | None]:
+    """Return the start methods of the functions of a gang."""
+    return {part.start_method for part in spec.parts if part.kind == "function"}
+
+
 _STACKS = ("supervise._gang.stack_requests",)
-_HANGS = (*_STACKS, "supervise._core.evidence")
-_HEALTH = ("supervise._gang.health",)
 _TAILS = ("supervise._gang.tail",)
-_HOLD = ("supervise._process.launch.hold",)
+_NEEDED: tuple[tuple[Callable[[GangSpec], object], tuple[str, ...]], ...] = (
+    (lambda _: True, ("supervise._gang.runner", "json")),  # json reads the error files of ranks
+    (lambda _: not platform.PIDFD, ("supervise._process.exits.thread",)),
+    # Return values, and what a rank that is forked runs before and after its function
+    (_methods, ("mmap", "ast", "tokenize", "traceback", "unicodedata", "multiprocessing.util")),
+    # A fork, and the traceback of an exception in a rank that was forked
+    (
+        lambda spec: "fork" in _methods(spec),
+        (
+            *(("multiprocessing.resource_tracker",) if sys.version_info >= (3, 14) else ()),
+            *(("_colorize",) if sys.version_info >= (3, 15) else ()),
+        ),
+    ),
+    # From Python 3.14 on, each request to a fork server is signed
+    (lambda spec: "forkserver" in _methods(spec), ("supervise._process.launch.fork_server", "hmac")),
+    (lambda spec: spec.log_max_bytes is not None, ("supervise._logs.trim",)),
+    (
+        lambda spec: spec.control is not None,
+        ("supervise._control.server", "supervise._control.clients", *_STACKS),
+    ),
+    (lambda spec: spec.watches, (*_STACKS, "supervise._core.evidence")),
+    (lambda spec: spec.hold_returned, ("supervise._process.launch.hold",)),
+    (lambda spec: spec.checks_health, ("supervise._gang.health",)),
+    (lambda spec: spec.probes, ("supervise._gang.probing", "encodings.idna")),  # the codec of names of hosts
+    (lambda spec: any(probe.startswith("http") for probe in spec.probes), ("http.client",)),
+    (lambda _: _is_traced(), ("subprocess",)),
+)
+"""What may need modules later, and the modules."""
 _OF_THE_START = (
-    "supervise._core.evidence",
     "supervise._gang.attempt",
-    "supervise._gang.health",
     "supervise._gang.inherited",
-    "supervise._gang.probing",
     "supervise._gang.rank_variables",
     "supervise._core.role_order",
     "supervise._gang.validation",
     "supervise._process.launch.forks",
     "supervise._process.launch.function",
-    "encodings.idna",
     "shlex",
     "tempfile",
     "supervise.watchdog",
@@ -67,7 +80,7 @@ def load(spec: GangSpec, *, tails: bool) -> None:
         spec: The settings.
         tails: Whether the gang has Tails.
     """
-    _import(*_always(), *(_TAILS if tails else ()), *_needed(spec))
+    _import(*(name for needs, names in _NEEDED if needs(spec) for name in names), *(_TAILS if tails else ()))
 
 
 def load_stacks() -> None:
@@ -77,26 +90,7 @@ def load_stacks() -> None:
 
 def load_all() -> None:
     """Import what any gang may need, for a tree: the thread of a tree checks settings, and starts gangs."""
-    _import(*_always(), *_FUNCTIONS, *_FORKS, *_FORK_SERVER, *_BOUND, *_CONTROL, *_TAILS, *_HOLD, *_OF_THE_START)
-
-
-def _always() -> tuple[str, ...]:
-    return _ALWAYS if platform.PIDFD else _ALWAYS + _WITHOUT_PIDFDS
-
-
-def _needed(spec: GangSpec) -> Iterator[str]:
-    methods = {part.start_method for part in spec.parts if part.kind == "function"}
-    yield from _FUNCTIONS if methods else ()
-    yield from _FORKS if "fork" in methods else ()
-    yield from _FORK_SERVER if "forkserver" in methods else ()
-    yield from _BOUND if spec.log_max_bytes is not None else ()
-    yield from _CONTROL if spec.control is not None else ()
-    yield from _HANGS if spec.watches else ()
-    yield from _HOLD if spec.hold_returned else ()
-    yield from _HEALTH if spec.checks_health else ()
-    yield from ("supervise._gang.probing", "encodings.idna") if spec.probes else ()  # the codec of names of hosts
-    yield from ("http.client",) if any(probe.startswith("http") for probe in spec.probes) else ()
-    yield from ("subprocess",) if _is_traced() else ()
+    _import(*(name for _, names in _NEEDED for name in names), *_TAILS, *_OF_THE_START)
 
 
 def _import(*names: str) -> None:

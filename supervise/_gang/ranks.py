@@ -12,7 +12,6 @@ import pykka
 
 from supervise._core.steps import TailsStarted
 from supervise._files import make_ready, no_room, size_of
-from supervise._gang.describe import EventEmitter, LogFailed, LogTrimmed
 from supervise._gang.rank_spec import held_by_rank
 from supervise._gang.worker import Deliver, Launch, LookForStop, Release, ReportStuck, Worker, recorded_ns
 from supervise._process.exits.leader import ExitSlots
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from supervise._gang.attempt import Attempt, TailSpec
+    from supervise._gang.describe import EventEmitter
     from supervise._gang.notify_sockets import NotifySockets
     from supervise._gang.tail import Tail
     from supervise._logs.reader import LogReader
@@ -281,12 +281,12 @@ class RankActors:
 
     def _log_failed(self, iostream: str, path: str, error: OSError) -> None:
         if not self._abandoned:  # otherwise the gang may have finished, after which no event may follow
-            self._events.emit(LogFailed(iostream, path, str(error)))
+            self._events.log_failed(iostream, path, str(error))
 
     def _log_trimmed(self, path: str, error: OSError | None) -> None:
         iostream = "stdout" if path in self._attempt.dest.stdouts.values() else "stderr"
         if error is None:
-            self._events.emit(LogTrimmed(iostream, path, self._attempt.spec.log_max_bytes or 0))
+            self._events.log_trimmed(iostream, path, self._attempt.spec.log_max_bytes or 0)
         elif not self._untrimmed:  # because the other logs have the same file system
             self._untrimmed = True
             why = f"log_max_bytes has no effect, its oldest part cannot be removed: {error.strerror}"

@@ -18,7 +18,7 @@ from supervise._core.steps import SetTimer, TimerExpired
 from supervise._core.strategy import role_of
 from supervise._core.verdict import judge
 from supervise._gang import shutdown
-from supervise._gang.describe import EventEmitter, Signaled, build_result, rank_end, start_error
+from supervise._gang.describe import EventEmitter, build_result, rank_end, start_error
 from supervise._gang.ranks import RankActors
 from supervise._gang.shutdown import CrashShutdown
 from supervise._gang.sweep import Sweep
@@ -601,7 +601,7 @@ class GangRunner:
             for rank in sorted(ranks):
                 why = reason or batches.reason_of_signal(self.gang, rank)
                 target = "process" if rank in alone else "group"
-                self.events.emit(Signaled(rank, self.gang.ranks[rank].pid, sig, why, escalation, target))
+                self.events.signaled(rank, self.gang.ranks[rank].pid, sig, why, escalation=escalation, target=target)
 
     def _values_loaded(self, complaints: dict[int, str]) -> None:
         self.step(steps.ValuesLoaded(complaints=complaints))
