@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO, cast
 
 from supervise._files import open_to_append
 from supervise._logs.lines import LineStream
-from supervise._runtime.wakeup import WakeFd
+from supervise._runtime.wakeup import OwnedFd, WakeFd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,12 +108,12 @@ class Sink(Protocol):
         """Close everything that this sink has opened, but never a stream of the caller. Idempotent."""
 
 
-class FdSink:
+class FdSink(OwnedFd):
     """A sink over a descriptor that no other code uses. The descriptor is non-blocking, or of a file or device."""
 
     def __init__(self, fd: int, *, is_console: bool = True, interruptible: bool = False) -> None:
         """Own `fd`. `interruptible` means that `fd` is non-blocking."""
-        self.fd = fd
+        super().__init__(fd)
         self.is_console = is_console
         self.interruptible = interruptible
 
@@ -144,12 +144,6 @@ class FdSink:
             poll.register(self.fd, select.POLLOUT)
             poll.poll()
         return not stop.is_set()
-
-    def close(self) -> None:
-        """Close the file descriptor."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
 
 
 class PolledSink(FdSink):

@@ -6,6 +6,7 @@ this module imports little.
 
 from __future__ import annotations
 
+import _pickle as pickle  # the core of `pickle`, which itself imports `re`
 import os
 import sys
 
@@ -13,11 +14,6 @@ from supervise._process import lifeline
 from supervise._process.containment import marker
 from supervise._process.files import clear_of_stdio
 from supervise._process.launch import dispositions, stack_signal
-
-try:
-    import _pickle as pickle  # the core of `pickle`, which itself imports `re`
-except ImportError:  # another Python than CPython
-    import pickle  # type: ignore[no-redef]
 
 TYPE_CHECKING = False  # typing and dataclasses take longer to import than all of this
 if TYPE_CHECKING:

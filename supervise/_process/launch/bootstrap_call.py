@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+import _pickle as pickle  # the core of `pickle`, which itself imports `re`
 import atexit
 import os
 import sys
 import threading
-
-try:
-    import _pickle as pickle  # the core of `pickle`, which itself imports `re`
-except ImportError:
-    import pickle  # type: ignore[no-redef]
 
 from supervise._process.launch import return_value
 from supervise.recording import ErrorHandler, record, text_of, traceback_of

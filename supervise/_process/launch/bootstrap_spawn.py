@@ -7,17 +7,13 @@ the process.
 
 from __future__ import annotations
 
+import _pickle as pickle  # the core of `pickle`, which itself imports `re`
 import atexit
 import os
 import sys
 import threading
 
 from supervise._process.launch import bootstrap_call
-
-try:
-    import _pickle as pickle  # the core of `pickle`, which itself imports `re`
-except ImportError:  # another Python than CPython
-    import pickle  # type: ignore[no-redef]
 
 TYPE_CHECKING = False  # without an import of typing, as in `bootstrap`
 if TYPE_CHECKING:
