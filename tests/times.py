@@ -16,7 +16,6 @@ __all__ = [
     "patient_shutdown",
     "polls_are_rare",
     "reloads_may_begin_late",
-    "short_slices",
     "short_start_limit",
     "slow_clients_go_soon",
     "stacks_may_come_late",
@@ -43,12 +42,6 @@ def collecting_takes(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], 
 def heartbeats_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first heartbeat, only the check of a deadline reads a notify socket."""
     monkeypatch.setattr("supervise._gang.notify_sockets._CALM_S", 1000.0)
-
-
-@pytest.fixture
-def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep on the loop looks at one process, and then lets the loop do other work."""
-    monkeypatch.setattr("supervise._gang.sweep._SLICE_S", 0.0)
 
 
 @pytest.fixture

@@ -9,27 +9,25 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from supervise._core import steps
-from supervise._process.containment.escapees import DYING_S, Contained, Escaped, Scan
 from supervise.events import log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
 
+    from supervise._process.containment.escapees import Contained, Escaped
     from supervise._runtime.loop import Loop, Timer
 
 
 _AFTER_KILL_S = 5.0
 """Deadline after SIGKILL, for processes that do not die or that fork again and again."""
 _AGAIN_S = 0.05
-_SLICE_S = 0.002
-"""Longest time for which a scan without a thread occupies the loop."""
 
 
 class Sweep:
     """One scan of all processes. If escaped processes must be ended, scans are repeated until a scan finds none.
 
-    A scan takes milliseconds, so a thread makes it. Everything else happens on the loop. If no thread can be started,
-    the loop itself scans in slices.
+    A scan takes milliseconds, so a thread makes it. Everything else happens on the loop, and the scan as well if no
+    thread can be started.
     """
 
     def __init__(
@@ -65,8 +63,6 @@ class Sweep:
         self._live: dict[int, Escaped] = {}
         """Escaped processes that have not ended, by pid."""
         self._looking = False
-        self._scan: Scan | None = None
-        """The scan in slices on the loop; None while a thread scans."""
         self._killing = False
         self._give_up_at_s = float("inf")
         self._timers: list[Timer] = []
@@ -97,39 +93,16 @@ class Sweep:
         try:
             threading.Thread(target=self._find, name="supervise-sweep", daemon=True).start()
         except RuntimeError:  # there is no thread, as the interpreter is exiting or a limit is reached
-            self._scan = scan = Scan(self._contained, self._skip, waits=False, ranks=self._ranks)
-            self._loop.post(self._go_on_scanning, scan, scan.steps())
+            self._find()
 
     def _find(self) -> None:
-        """Scan, and post the result to the loop. Called on the scanning thread."""
+        """Scan, and post the result to the loop."""
         try:
             found, in_motion = self._contained.find(self._skip, killing=self._killing, ranks=self._ranks)
         except Exception as error:
             self._loop.post(self._not_seen, error)
         else:
             self._loop.post(self._seen, found, False, in_motion)
-
-    def _go_on_scanning(self, scan: Scan, steps: Iterator[None]) -> None:
-        """Scan for `_SLICE_S`, then yield to the loop."""
-        if self._scan is not scan:  # canceled
-            return
-        until_s = time.monotonic() + _SLICE_S
-        try:
-            for _ in steps:
-                if time.monotonic() > until_s:
-                    self._loop.post(self._go_on_scanning, scan, steps)
-                    return
-        except Exception as error:
-            self._scan = None
-            self._not_seen(error)
-            return
-        wait_s = 0.0 if self._killing else DYING_S
-        self._timers.append(self._loop.call_later(wait_s, partial(self._scanned, scan)))
-
-    def _scanned(self, scan: Scan) -> None:
-        self._scan = None
-        found, in_motion = scan.finding(killing=self._killing)
-        self._seen(found, False, in_motion)
 
     def _not_seen(self, error: Exception) -> None:
         if isinstance(error, OSError):  # such as EMFILE: it is not known whether a process has ended
@@ -221,9 +194,6 @@ class Sweep:
             done(steps.Swept(leaked={rank: tuple(sorted(self._leaked[rank])) for rank in ranks}, ended=ended))
 
     def _release(self) -> None:
-        scan, self._scan = self._scan, None
-        if scan is not None:
-            scan.close()
         for timer in self._timers:
             timer.cancel()
         while self._live:

@@ -97,11 +97,11 @@ def test_s4_a_daemon_that_is_made_while_the_sweep_looks_is_ended(tmp_path, break
     """The middle one of its double fork is seen, and has ended before it can be signalled; its child was not seen."""
     daemons = []
 
-    def await_the_dying(real, scan):
-        if scan._found and not daemons:
+    def await_the_dying(real, found):
+        if found and not daemons:
             gang.tell(0)
             daemons.extend(pids_of(gang.hear()))
-        real(scan)
+        real(found)
 
     with faulty(tmp_path, "fork", [IN_THE_MAKING], grace=60.0, containment=containment) as gang:
         gang.hear()

@@ -277,11 +277,11 @@ def test_who_was_forked_by_one_that_ended_before_it_was_looked_at_is_found(break
     forker = "trap 'sleep 1000 & exit' TERM; echo ready; while :; do :; done"
     with running(forker, contained.env(1)) as pid, watched([pid]) as watch:
 
-        def look(real: Any, one: int, token: str, *, forked: bool, waits: bool) -> int | None:
+        def look(real: Any, one: int, token: str, *, forked: bool) -> int | None:
             if one == pid:
                 os.kill(pid, signal.SIGTERM)
                 assert not watch.survivors(PATIENCE_S)
-            return real(one, token, forked=forked, waits=waits)
+            return real(one, token, forked=forked)
 
         breaking.instead("look at a process", look)
         with found_by(contained) as found:
@@ -322,11 +322,11 @@ def test_s7_a_number_reused_during_the_look_is_a_stranger(breaking):
     contained = Contained("sweep", "a")
     seen = []
 
-    def look(real: Any, pid: int, token: str, *, forked: bool, waits: bool) -> int | None:
+    def look(real: Any, pid: int, token: str, *, forked: bool) -> int | None:
         if pid == stranger and not seen:
             seen.append(pid)
             return 0
-        return real(pid, token, forked=forked, waits=waits)
+        return real(pid, token, forked=forked)
 
     with running(WAITS) as stranger:
         breaking.instead("look at a process", look)

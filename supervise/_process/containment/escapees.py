@@ -42,7 +42,7 @@ No real environment is as large, but a process may tell the kernel that any part
 """
 
 
-def number_of(pid: int, token: str, *, forked: bool, waits: bool = True) -> int | None:
+def number_of(pid: int, token: str, *, forked: bool) -> int | None:
     """Return the number of the life from which a process descends, in the gang of `token`.
 
     The number is read from the marker that the process has inherited. Return None if the process descends from no rank
@@ -52,31 +52,28 @@ def number_of(pid: int, token: str, *, forked: bool, waits: bool = True) -> int 
         pid: The process.
         token: Token of the gang.
         forked: Whether the ranks of the gang were forked, so that the open files of the process are read, too.
-        waits: Whether to wait for a process that is executing `exec`.
 
     Raises:
         BlockingIOError: The number is not known now, because the process has not finished an exec.
     """
-    exec_s = _EXEC_S if waits else 0.0
-    number, empty = _number_at(str(pid), token, forked=forked, exec_s=exec_s)
+    number, empty = _number_at(str(pid), token, forked=forked)
     if empty and (thread := _another_thread(pid)) is not None:
-        return _number_at(thread, token, forked=forked, exec_s=exec_s)[0]
+        return _number_at(thread, token, forked=forked)[0]
     return number
 
 
-def _number_at(place: str, token: str, *, forked: bool, exec_s: float) -> tuple[int | None, bool]:
+def _number_at(place: str, token: str, *, forked: bool) -> tuple[int | None, bool]:
     """Return the number in the marker of a process, and whether the environment of the process is empty.
 
     Args:
         place: Path of the process below /proc.
         token: Token of the gang.
         forked: As for `number_of`.
-        exec_s: Limit on the wait for an exec.
     """
     # An exec closes the file and sets the variable. A read in this order finds one of the two during an exec.
     if forked and (number := _number_by_file(place, token)) is not None:
         return number, False
-    environment = _environment(place, exec_s)
+    environment = _environment(place)
     return marker.number_in_environment(environment, token), not environment
 
 
@@ -95,8 +92,8 @@ def _another_thread(pid: int) -> str | None:
     return next((f"{pid}/task/{thread}" for thread in threads - {pid}), None)
 
 
-def _environment(place: str, exec_s: float) -> bytes:
-    """Return the environment of a process. A process has none during an exec: wait for at most `exec_s`."""
+def _environment(place: str) -> bytes:
+    """Return the environment of a process. A process has none during an exec: wait for at most `_EXEC_S`."""
     deadline_s = None
     environment = _environment_now(place)
     while not environment and (before := layout(place)) is not None:
@@ -104,7 +101,7 @@ def _environment(place: str, exec_s: float) -> bytes:
         if environment or (before.complete and layout(place) == before) or not _layouts_are_told():
             break  # it was read; or the process has none, or has unmapped it for good
         now_s = time.monotonic()
-        deadline_s = deadline_s or now_s + exec_s
+        deadline_s = deadline_s or now_s + _EXEC_S
         if now_s >= deadline_s:
             raise BlockingIOError(errno.EAGAIN, f"process {place} has not finished its exec")
         threading.Event().wait(_EXEC_LOOK_S)  # the kernel does not report the end of an exec
@@ -242,9 +239,10 @@ class Contained:
     def find(
         self, skip: Collection[int] = (), *, killing: bool = False, ranks: Collection[int] | None = None
     ) -> tuple[list[Escaped], bool]:
-        """Scan all processes for live ones of this gang; return them, and whether there may be more. See `finding`.
+        """Scan all processes for live ones of this gang; return them, and whether there may be more.
 
-        A scan takes milliseconds and may block, so it must not run on the loop.
+        There may be more if a process could not be read, or exited during the scan and may have forked before. The
+        caller closes the processes. A scan takes milliseconds and may block.
 
         Args:
             skip: Pids of ranks that still live; they and their groups have not escaped.
@@ -256,12 +254,29 @@ class Contained:
         Raises:
             OSError: No descriptor is left.
         """
-        scan = Scan(self, skip, waits=True, ranks=ranks)
-        for _ in scan.steps():
-            pass
+        found: list[Escaped] = []
+        seen, unclear = 0, False
+        try:
+            for pid, check in self._candidates(ranks):
+                if pid == os.getpid() or _skipped(pid, skip):
+                    continue
+                try:
+                    if check(pid)[0]:
+                        seen += 1
+                        found += held(Escaped, pid, methodcaller("passes", check))
+                except BlockingIOError:
+                    unclear = True
+        except BaseException:
+            for escaped in found:
+                escaped.close()
+            raise
         if not killing:
-            scan.await_the_dying()
-        return scan.finding(killing=killing)
+            _await_the_dying(found)
+        dead = [] if killing else [escaped for escaped in found if not escaped.alive()]
+        for escaped in dead:
+            escaped.close()
+        live = [escaped for escaped in found if escaped not in dead]
+        return live, unclear or len(live) < seen or (not live and self.populated(ranks))
 
     def populated(self, ranks: Collection[int] | None = None) -> bool:
         """Return whether a process is alive in the gang's control group, or in those of `ranks`.
@@ -273,15 +288,12 @@ class Contained:
     def _lives_of(self, ranks: Collection[int] | None) -> dict[int, int] | None:
         return None if ranks is None else {rank: self._lives.get(rank, 0) for rank in ranks}
 
-    def candidates(self, *, waits: bool, ranks: Collection[int] | None = None) -> Iterator[tuple[int, _Check]]:
-        """Yield the pids that may belong to the gang, each with a function that checks it.
-
-        `waits` and `ranks` are those of `Scan`.
-        """
+    def _candidates(self, ranks: Collection[int] | None) -> Iterator[tuple[int, _Check]]:
+        """Yield the pids that may belong to the gang, each with a function that checks it."""
         if self._folder is None:
             host_started = started(os.getpid())
             for pid in all_pids():
-                yield pid, partial(self._marked, waits, ranks, host_started)
+                yield pid, partial(self._marked, ranks, host_started)
             return
         lives = self._lives_of(ranks)
         for pid, rank, life in self._folder.members():
@@ -294,12 +306,10 @@ class Contained:
             return self.ends or rank is None or present
         return present and rank in ranks
 
-    def _marked(
-        self, waits: bool, ranks: Collection[int] | None, host_started: int | None, pid: int
-    ) -> tuple[bool, int | None]:
+    def _marked(self, ranks: Collection[int] | None, host_started: int | None, pid: int) -> tuple[bool, int | None]:
         if host_started is not None and (started(pid) or host_started) < host_started:
             return False, None  # older than the host, as most processes are, hence not its descendant
-        number = number_of(pid, self.token, forked=self._forked, waits=waits)
+        number = number_of(pid, self.token, forked=self._forked)
         if number is None:
             return False, None
         life, rank = divmod(number, _MOST_RANKS)
@@ -320,81 +330,18 @@ class Contained:
         return self._folder is None or self._folder.close()
 
 
-class Scan:
-    """Scan of all processes for those of a gang. Between two steps of a scan, the loop can do other work."""
-
-    def __init__(
-        self, contained: Contained, skip: Collection[int], *, waits: bool, ranks: Collection[int] | None = None
-    ) -> None:
-        """Prepare a scan.
-
-        Args:
-            contained: Containment of the gang.
-            skip: Pids of ranks that still live; they and their groups have not escaped.
-            waits: Whether to wait for a process that is executing `exec`. Otherwise such a process makes the scan
-                incomplete.
-            ranks: As for `Contained.find`.
-        """
-        self._ranks = ranks
-        self._contained = contained
-        self._skip = skip
-        self._waits = waits
-        self._found: list[Escaped] = []
-        self._seen = 0
-        self._unclear = False
-
-    def steps(self) -> Iterator[None]:
-        """Check one process in each step. A caller that stops before the last step must close the scan.
-
-        Raises:
-            OSError: No descriptor is left; the scan is closed.
-        """
-        try:
-            for pid, check in self._contained.candidates(waits=self._waits, ranks=self._ranks):
-                yield
-                if pid == os.getpid() or _skipped(pid, self._skip):
-                    continue
-                try:
-                    if check(pid)[0]:
-                        self._seen += 1
-                        self._found += held(Escaped, pid, methodcaller("passes", check))
-                except BlockingIOError:
-                    self._unclear = True
-        except BaseException:
-            self.close()
-            raise
-
-    def await_the_dying(self) -> None:
-        """Block until all processes that were found are dead, but at most for `DYING_S`."""
-        waiting = {escaped.fileno() for escaped in self._found if escaped.fileno() >= 0}
-        poll, deadline_s = select.poll(), time.monotonic() + DYING_S
-        for fd in waiting:
-            poll.register(fd, select.POLLIN)
-        while waiting and (left_s := deadline_s - time.monotonic()) > 0:
-            for fd, _ in poll.poll(left_s * 1000):
-                poll.unregister(fd)
-                waiting.discard(fd)
-        if any(escaped.fileno() < 0 for escaped in self._found):  # without a pidfd, the kernel reports no exit
-            threading.Event().wait(max(0.0, deadline_s - time.monotonic()))
-
-    def finding(self, *, killing: bool) -> tuple[list[Escaped], bool]:
-        """Return the processes that were found, and whether there may be more. Without `killing`, only live ones.
-
-        There may be more if a process could not be read, or exited during the scan and may have forked before. The
-        caller closes the processes.
-        """
-        found, self._found = self._found, []
-        dead = [] if killing else [escaped for escaped in found if not escaped.alive()]
-        for escaped in dead:
-            escaped.close()
-        live = [escaped for escaped in found if escaped not in dead]
-        in_motion = self._unclear or len(live) < self._seen or (not live and self._contained.populated(self._ranks))
-        return live, in_motion
-
-    def close(self) -> None:
-        """Close the handles of the processes that were found. Idempotent."""
-        while self._found:
-            self._found.pop().close()
+def _await_the_dying(found: Collection[Escaped]) -> None:
+    """Block until all of these processes are dead, but at most for `DYING_S`."""
+    waiting = {escaped.fileno() for escaped in found if escaped.fileno() >= 0}
+    poll, deadline_s = select.poll(), time.monotonic() + DYING_S
+    for fd in waiting:
+        poll.register(fd, select.POLLIN)
+    while waiting and (left_s := deadline_s - time.monotonic()) > 0:
+        for fd, _ in poll.poll(left_s * 1000):
+            poll.unregister(fd)
+            waiting.discard(fd)
+    if any(escaped.fileno() < 0 for escaped in found):  # without a pidfd, the kernel reports no exit
+        threading.Event().wait(max(0.0, deadline_s - time.monotonic()))
 
 
 def _skipped(pid: int, skip: Collection[int]) -> bool:
