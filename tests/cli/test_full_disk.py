@@ -80,6 +80,16 @@ print(events.lost, events.error.strerror)
 """
 
 
+def test_a_run_that_starts_on_a_full_disk_is_found_once_there_is_room(supervise: Command):
+    (supervise.tmp_path / "logs").mkdir()
+    fills = f"{FILL}fill('logs')\nimport sys\nos.execvp(sys.argv[1], sys.argv[1:])\n"
+    full = (*on_small_disk("logs"), sys.executable, "-c", fills)
+    makes_room = "rm logs/fill; until [ -e logs/*/run.json ]; do sleep 0.1; done"
+    done = supervise.run("--log-dir", "logs", "--", "sh", "-c", makes_room, before=full)
+    assert done.returncode == 0, done
+    assert "supervise: no command finds this run until run.json is written: " in done.stderr
+
+
 def test_events_that_cannot_be_written_are_counted_at_the_end(supervise: Command):
     """The run is not hindered."""
     # Python keeps a file of bytecode of which it could write a part only, and every later import of it fails

@@ -158,6 +158,8 @@ class EventFile(OwnedFd):
         self.error: OSError | None = None
         """The error at the last event that could not be written."""
         self._untold = 0
+        self._info: dict[str, Any] | None = None
+        """The content of ``run.json``, until it is written."""
         self._directory = directory
         if directory is not None:
             self.fd: int = open_to_append(os.path.join(directory, "events.jsonl"))
@@ -167,10 +169,9 @@ class EventFile(OwnedFd):
         """Write ``run.json``: what was started, when and where.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: It cannot be written now; `write_pending` can try again.
         """
-        assert self._directory is not None  # noqa: S101 - the file is open
-        info = {
+        self._info = {
             "schema_version": INFO_SCHEMA_VERSION,
             "started": timestamp(),
             "run_id": run_id,
@@ -184,7 +185,17 @@ class EventFile(OwnedFd):
             "cwd": _cwd(),
             **recorded_run.identity(locked=self.locked),
         }
-        _write(self._directory, "run.json", info)
+        self.write_pending()
+
+    def write_pending(self) -> None:
+        """Write ``run.json`` if that has failed before. Without the file, no command finds the run.
+
+        Raises:
+            OSError: It cannot be written now, either.
+        """
+        if self._info is not None and self._directory is not None:
+            _write(self._directory, "run.json", self._info)
+            self._info = None
 
     def write(self, event: dict[str, Any]) -> None:
         """Append an event; count it as lost if the write fails, for instance on a full disk.

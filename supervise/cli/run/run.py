@@ -155,9 +155,12 @@ class _Run:
             return
         try:
             self._events = EventFile(directory)
-            self._events.write_info(options, run_id=self._run_id)
         except OSError as error:
             self._console.error(f"no events.jsonl: {complaint(error)}")
+        try:
+            self._events.write_info(options, run_id=self._run_id)
+        except OSError as error:
+            self._console.error(f"no command finds this run until run.json is written: {complaint(error)}")
         self._control = open_control(directory, self._gang, self._inbox, self._console, engine=options.engine)
         self._sampling.open(directory, options, self._ask)
 
@@ -247,6 +250,8 @@ class _Run:
         self._progress.announce()  # before the wait: a stop that ends during the wait is not announced
         self._sort(self._inbox.take(self._sampling.wait_s(self._progress.wait_s())))
         self._sampling.look()
+        with suppress(OSError):
+            self._events.write_pending()
         if self._reaps:
             reaping.reap_strangers(self._rank_pids, self._inherited)
         self._console.show_left()
