@@ -26,7 +26,6 @@ from supervise._hosts.plan import HostAddress, HostEnd, HostOrder, News, NewsKin
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import CallbackSubscriber
 from supervise.errors import SuperviseError
-from supervise.logs import DefaultLogsSpecs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -281,19 +280,14 @@ class Host:
             return self._start
 
     def _launch(self, envs: Mapping[int, Mapping[str, str]]) -> Reply[dict[int, int]]:
-        order = self._order
-        attempt = first_attempt(
-            name=order.name,
-            entrypoint=order.entrypoint,
-            args=order.args,
-            envs={rank: self._environment(order.envs[rank], envs[rank]) for rank in order.args},
-            logs_specs=order.logs_specs or DefaultLogsSpecs(),
-            log_line_prefixes=order.log_line_prefixes,
-            event_sink=partial(self._news.add, "event") if order.sends_events else _ignore,
-            gate=isinstance(order.entrypoint, str),
-            consoles=(NewsSink(self._news, "stdout"), NewsSink(self._news, "stderr")),
-            **order.settings,
-        )
+        given = self._order.settings
+        of_host: Any = {
+            "envs": {rank: self._environment(env, envs[rank]) for rank, env in given["envs"].items()},
+            "event_sink": partial(self._news.add, "event") if self._order.sends_events else _ignore,
+            "gate": isinstance(given["entrypoint"], str),
+            "consoles": (NewsSink(self._news, "stdout"), NewsSink(self._news, "stderr")),
+        }
+        attempt = first_attempt(**given | of_host)
         self._news.add("logs", (dict(attempt.dest.stdouts), dict(attempt.dest.stderrs)))
         self._gang = gang = Supervisor.start_attempt(attempt)
         gang.tell(say.Subscribe(ref=cast("Any", CallbackSubscriber(f"{gang.actor_urn}-of-a-host", self._told))))

@@ -27,20 +27,13 @@ if TYPE_CHECKING:
 class HostOrder:
     """The order for one host in one attempt. Mappings are keyed by local rank. Driver -> host."""
 
-    name: str
-    """Name of the gang."""
     number: int
     """Number of the host, from 0."""
     epoch: int
     """Number of the attempt."""
     lease_s: float
-    entrypoint: Callable[..., Any] | str
-    args: dict[int, tuple[Any, ...]]
-    envs: dict[int, dict[str, str]]
-    logs_specs: LogsSpecs | None
-    log_line_prefixes: dict[int, str] | None
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Further settings of the host's Supervisor."""
+    settings: dict[str, Any]
+    """The settings of the host's Supervisor."""
     sends_events: bool = False
     """Whether the driver has a listener for the host's events."""
 
@@ -144,16 +137,18 @@ class HostsPlan:
         """
         return [
             HostOrder(
-                name=self.name,
                 number=number,
                 epoch=epoch,
                 lease_s=self.lease_s,
-                entrypoint=entrypoint or self.entrypoint,
-                args=self._of(number, self.args),
-                envs={rank: dict(env) for rank, env in self._of(number, self.envs).items()},
-                logs_specs=self.logs_specs,
-                log_line_prefixes=self._prefixes(number),
-                settings=dict(self.settings),
+                settings={
+                    **self.settings,
+                    "name": self.name,
+                    "entrypoint": entrypoint or self.entrypoint,
+                    "args": self._of(number, self.args),
+                    "envs": {rank: dict(env) for rank, env in self._of(number, self.envs).items()},
+                    "logs_specs": self.logs_specs,
+                    "log_line_prefixes": self._prefixes(number),
+                },
                 sends_events=sends_events,
             )
             for number in range(self.nnodes)
@@ -293,13 +288,12 @@ def _check_as_hosts(plan: HostsPlan) -> None:
     Raises:
         SpecError: A setting is not valid; the text also names the host.
     """
-    settings = dict(plan.settings)
-    if isinstance(settings.get("cwd"), (str, os.PathLike)):
-        del settings["cwd"]  # a folder on the hosts, which each host checks at its launch
     for order in plan.orders(0):
-        spec = {"name": plan.name, "entrypoint": plan.entrypoint, "args": order.args, "envs": order.envs, **settings}
+        settings = order.settings | {"log_line_prefixes": None}
+        if isinstance(settings.get("cwd"), (str, os.PathLike)):
+            del settings["cwd"]  # a folder on the hosts, which each host checks at its launch
         try:
-            checked({**spec, "logs_specs": plan.logs_specs})
+            checked(settings)
         except SpecError as error:
             if plan.nnodes == 1:
                 raise

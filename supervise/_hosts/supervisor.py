@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from supervise.result import LOST_SINCE, Outcome, ProcessFailure, RankEnd, RankR
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from supervise._hosts.plan import HostAddress, HostEnd, HostsPlan, LogPaths, News
 
@@ -276,126 +276,6 @@ class RankRows:
 _NS_PER_S = 1_000_000_000
 
 
-@dataclass(slots=True)
-class Merger:
-    """Builder of the result of one attempt."""
-
-    plan: HostsPlan
-    gang: HostsGang
-    addresses: Sequence[HostAddress]
-    load: Callable[[Any], Any]
-    """Converts the data that a host has sent into a return value."""
-    logs: Mapping[int, LogPaths]
-    """Number of a host to the log paths of its ranks, for each host that has reported them."""
-    said: Sequence[str]
-    """What the engine has last reported about each host that does not answer; "" if it has reported nothing."""
-    engine: str
-    """The name of the engine."""
-
-    def result(self) -> RunProcsResult:
-        """Return the result of the attempt. All hosts of the attempt have ended.
-
-        The root cause is on the host of which the driver first learned a failure. It is the first failure in that
-        host's own order. Clocks of different hosts are not compared.
-        """
-        merged = RunProcsResult(outcome=self._outcome(), cause_order="receipt")
-        causes = self.gang.causes
-        numbers = range(len(self.gang.hosts))  # there are none before the first attempt
-        order = [*causes, *(number for number in numbers if number not in causes)]
-        for number in order:
-            self._add(merged, number, self.gang.hosts[number])
-        merged.ends = dict(sorted(merged.ends.items()))
-        if merged.outcome == "succeeded":
-            self._add_values(merged)
-        return merged
-
-    def _outcome(self) -> Outcome:
-        if self.gang.causes:
-            return "failed"
-        outcomes: dict[str | None, Outcome] = {"close": "stopped", "timeout": "timed_out"}
-        return outcomes.get(self.gang.stopping, "succeeded")
-
-    def _add(self, merged: RunProcsResult, number: int, host: Host) -> None:
-        result = host.result
-        if result is None:
-            if host.lost or number in self.gang.causes:
-                self._add_lost(merged, number, host)
-            return  # otherwise the host was stopped before its ranks ran
-        is_cause = number in self.gang.causes
-        first = bool(self.gang.causes) and number == self.gang.causes[0]
-        rank_of = partial(self.plan.rank, number)
-        merged.stdouts |= {rank_of(local): path for local, path in result.stdouts.items()}
-        merged.stderrs |= {rank_of(local): path for local, path in result.stderrs.items()}
-        if is_cause or merged.outcome in ("stopped", "timed_out"):
-            merged.failures |= {rank_of(local): failure for local, failure in result.failures.items()}
-        for local, end in result.ends.items():
-            role: Role = "concurrent_failure" if end.role == "root_cause" and not first else end.role
-            merged.ends[rank_of(local)] = replace(end, host=self.addresses[number].host_name, role=role)
-
-    def _add_lost(self, merged: RunProcsResult, number: int, host: Host) -> None:
-        """Add the ranks of a host that was lost, or that could not start its ranks."""
-        root = bool(self.gang.causes) and number == self.gang.causes[0]
-        now_ns = time.monotonic_ns()
-        ended_ns = host.lost_ns or now_ns
-        at_ns = time.time_ns() - (now_ns - ended_ns)
-        for local in range(self.plan.nproc_per_node):
-            rank, pid = self.plan.rank(number, local), host.pids.get(local)
-            out, err = (paths.get(local, "") for paths in self.logs.get(number, ({}, {})))
-            merged.stdouts[rank], merged.stderrs[rank] = out, err
-            why = f"host {self._where(number)}: {host.error}"
-            if host.lost:
-                why = self._loss(number, host, at_ns, [path for path in dict.fromkeys((out, err)) if path])
-            merged.failures[rank] = ProcessFailure.of(local, pid or 0, LOST_CODE, "", message=why, timestamp_ns=at_ns)
-            role: Role = "lost" if host.lost else "bystander"
-            merged.ends[rank] = RankEnd(
-                local_rank=local,
-                pid=pid,
-                exitcode=None,
-                role="root_cause" if root and local == 0 else role,
-                started_ns=host.started_ns,
-                ended_ns=ended_ns,
-                stdout_log=out,
-                stderr_log=err,
-                host=self.addresses[number].host_name if self.addresses else "",
-            )
-
-    def _loss(self, number: int, host: Host, at_ns: int, logs: list[str]) -> str:
-        """Return the message of a rank that was lost with its host.
-
-        It names the host, the time, the reason, the engine's report, and the log files.
-        """
-        at = datetime.fromtimestamp(at_ns // _NS_PER_S)  # noqa: DTZ006 - local time, as in the logs of engines
-        said = self.said[number] if number < len(self.said) else ""
-        rows = [f"host {self._where(number)}{LOST_SINCE}{at:%Y-%m-%d %H:%M:%S}: {host.lost}"]
-        if host.lost != said:
-            rows.append(said or f"{self.engine} has not reported the loss")
-        rows.append(f"its logs on that host: {', '.join(logs)}" if logs else "its output is not in log files")
-        return "\n".join(rows)
-
-    def _where(self, number: int) -> str:
-        if not self.addresses:
-            return str(number)
-        address = self.addresses[number]
-        return f"{number} ({address.host_name}, {address.ip}, node {address.node_id[:8]})"
-
-    def _add_values(self, merged: RunProcsResult) -> None:
-        for number, host in enumerate(self.gang.hosts):
-            values = host.result.return_values if host.result is not None else {}
-            for local, value in values.items():
-                rank = self.plan.rank(number, local)
-                try:
-                    merged.return_values[rank] = self.load(value)
-                except Exception as error:
-                    text = f"the return value cannot be loaded on the driver: {type(error).__name__}: {text_of(error)}"
-                    end = merged.ends[rank]
-                    merged.failures[rank] = ProcessFailure.of(local, end.pid or 0, 0, "", message=text)
-                    first = merged.outcome == "succeeded"
-                    merged.outcome = "failed"
-                    merged.ends[rank] = replace(end, role="root_cause" if first else "concurrent_failure")
-        if merged.outcome == "failed":
-            merged.return_values = {}
-
-
 _LONGEST_S = 1.0
 """Time after which the driver answers a `Status` without the hosts that have not replied."""
 _MOST_RESTARTS = 1000
@@ -541,6 +421,10 @@ class HostsSupervisor(GangShell):
         self._guarded(self._advance, event)
 
     def _advance(self, event: steps.Event) -> None:
+        """Decide on an event. To the error of a failed start, add the global rank and the name of the host."""
+        if isinstance(event, steps.HostNotStarted):
+            where = f"host {event.host} ({self._addresses[event.host].host_name})"
+            event = replace(event, error=start_error(event.error, where, self._plan.rank(event.host, 0)))
         for action in decide(self._gang, event, time.monotonic_ns()):
             self._act(action)
 
@@ -596,7 +480,7 @@ class HostsSupervisor(GangShell):
                 epoch=epoch,
                 number=number,
                 lease_s=self._plan.lease_s,
-                step=partial(self._guarded, self._host_step),
+                step=self._step,
                 receive=partial(self._guarded, self._receive),
             )
             for number, host in enumerate(hosts)
@@ -633,17 +517,7 @@ class HostsSupervisor(GangShell):
         if end.result is not None:
             self._step(steps.HostEnded(self._gang.epoch, host, end.result))
         elif end.error is not None:
-            self._host_step(steps.HostNotStarted(self._gang.epoch, host, end.error))
-
-    def _host_step(self, event: steps.Event) -> None:
-        """Decide on an event of a host.
-
-        If the event is a failed start, add the global rank and the name of the host to the error.
-        """
-        if isinstance(event, steps.HostNotStarted):
-            where = f"host {event.host} ({self._addresses[event.host].host_name})"
-            event = replace(event, error=start_error(event.error, where, self._plan.rank(event.host, 0)))
-        self._step(event)
+            self._step(steps.HostNotStarted(self._gang.epoch, host, end.error))
 
     def _answer_start(self) -> None:
         pids = self.pids()
@@ -672,10 +546,6 @@ class HostsSupervisor(GangShell):
             for rank, end in result.ends.items()
         ]
         self._restarts_total += len(result.ends)
-
-    def _result(self) -> RunProcsResult:
-        said = [link.said for link in self._links]
-        return Merger(self._plan, self._gang, self._addresses, self._load, self._logs, said, self._engine_name).result()
 
     def _finish(self, error: BaseException | None) -> None:
         result: RunProcsResult | None = None
@@ -741,3 +611,108 @@ class HostsSupervisor(GangShell):
     def _raise_crash(self) -> None:
         if self._crash is not None:
             raise self._crash
+
+    # The result
+
+    def _result(self) -> RunProcsResult:
+        """Return the result of the attempt. All hosts of the attempt have ended.
+
+        The root cause is on the host of which the driver first learned a failure. It is the first failure in that
+        host's own order. Clocks of different hosts are not compared.
+        """
+        merged = RunProcsResult(outcome=self._outcome(), cause_order="receipt")
+        causes = self._gang.causes
+        numbers = range(len(self._gang.hosts))  # there are none before the first attempt
+        order = [*causes, *(number for number in numbers if number not in causes)]
+        for number in order:
+            self._add(merged, number, self._gang.hosts[number])
+        merged.ends = dict(sorted(merged.ends.items()))
+        if merged.outcome == "succeeded":
+            self._add_values(merged)
+        return merged
+
+    def _outcome(self) -> Outcome:
+        if self._gang.causes:
+            return "failed"
+        outcomes: dict[str | None, Outcome] = {"close": "stopped", "timeout": "timed_out"}
+        return outcomes.get(self._gang.stopping, "succeeded")
+
+    def _add(self, merged: RunProcsResult, number: int, host: Host) -> None:
+        result = host.result
+        if result is None:
+            if host.lost or number in self._gang.causes:
+                self._add_lost(merged, number, host)
+            return  # otherwise the host was stopped before its ranks ran
+        is_cause = number in self._gang.causes
+        first = bool(self._gang.causes) and number == self._gang.causes[0]
+        rank_of = partial(self._plan.rank, number)
+        merged.stdouts |= {rank_of(local): path for local, path in result.stdouts.items()}
+        merged.stderrs |= {rank_of(local): path for local, path in result.stderrs.items()}
+        if is_cause or merged.outcome in ("stopped", "timed_out"):
+            merged.failures |= {rank_of(local): failure for local, failure in result.failures.items()}
+        for local, end in result.ends.items():
+            role: Role = "concurrent_failure" if end.role == "root_cause" and not first else end.role
+            merged.ends[rank_of(local)] = replace(end, host=self._addresses[number].host_name, role=role)
+
+    def _add_lost(self, merged: RunProcsResult, number: int, host: Host) -> None:
+        """Add the ranks of a host that was lost, or that could not start its ranks."""
+        root = bool(self._gang.causes) and number == self._gang.causes[0]
+        now_ns = time.monotonic_ns()
+        ended_ns = host.lost_ns or now_ns
+        at_ns = time.time_ns() - (now_ns - ended_ns)
+        for local in range(self._plan.nproc_per_node):
+            rank, pid = self._plan.rank(number, local), host.pids.get(local)
+            out, err = (paths.get(local, "") for paths in self._logs.get(number, ({}, {})))
+            merged.stdouts[rank], merged.stderrs[rank] = out, err
+            why = f"host {self._where(number)}: {host.error}"
+            if host.lost:
+                why = self._loss(number, host, at_ns, [path for path in dict.fromkeys((out, err)) if path])
+            merged.failures[rank] = ProcessFailure.of(local, pid or 0, LOST_CODE, "", message=why, timestamp_ns=at_ns)
+            role: Role = "lost" if host.lost else "bystander"
+            merged.ends[rank] = RankEnd(
+                local_rank=local,
+                pid=pid,
+                exitcode=None,
+                role="root_cause" if root and local == 0 else role,
+                started_ns=host.started_ns,
+                ended_ns=ended_ns,
+                stdout_log=out,
+                stderr_log=err,
+                host=self._addresses[number].host_name if self._addresses else "",
+            )
+
+    def _loss(self, number: int, host: Host, at_ns: int, logs: list[str]) -> str:
+        """Return the message of a rank that was lost with its host.
+
+        It names the host, the time, the reason, the engine's report, and the log files.
+        """
+        at = datetime.fromtimestamp(at_ns // _NS_PER_S)  # noqa: DTZ006 - local time, as in the logs of engines
+        said = self._links[number].said if number < len(self._links) else ""
+        rows = [f"host {self._where(number)}{LOST_SINCE}{at:%Y-%m-%d %H:%M:%S}: {host.lost}"]
+        if host.lost != said:
+            rows.append(said or f"{self._engine_name} has not reported the loss")
+        rows.append(f"its logs on that host: {', '.join(logs)}" if logs else "its output is not in log files")
+        return "\n".join(rows)
+
+    def _where(self, number: int) -> str:
+        if not self._addresses:
+            return str(number)
+        address = self._addresses[number]
+        return f"{number} ({address.host_name}, {address.ip}, node {address.node_id[:8]})"
+
+    def _add_values(self, merged: RunProcsResult) -> None:
+        for number, host in enumerate(self._gang.hosts):
+            values = host.result.return_values if host.result is not None else {}
+            for local, value in values.items():
+                rank = self._plan.rank(number, local)
+                try:
+                    merged.return_values[rank] = self._load(value)
+                except Exception as error:
+                    text = f"the return value cannot be loaded on the driver: {type(error).__name__}: {text_of(error)}"
+                    end = merged.ends[rank]
+                    merged.failures[rank] = ProcessFailure.of(local, end.pid or 0, 0, "", message=text)
+                    first = merged.outcome == "succeeded"
+                    merged.outcome = "failed"
+                    merged.ends[rank] = replace(end, role="root_cause" if first else "concurrent_failure")
+        if merged.outcome == "failed":
+            merged.return_values = {}

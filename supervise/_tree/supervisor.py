@@ -198,45 +198,8 @@ def _exception(error: BaseException | None) -> dict[str, Any]:
     return {"exception_type": kind, "exception_message": text}
 
 
-# The emission of a tree's events
-
-
 _OF_TREES = (SuperviseError, RestartLimitExceeded, SupervisorCrashed)
 """The errors of trees, whose causes follow in the line of a failure. A subclass has a text of its own."""
-
-
-class EventEmitter:
-    """Emitter of the events of one tree. Used on the loop of the tree."""
-
-    def __init__(self, name: str, tree: Tree, sink: Sink | None) -> None:
-        """Emit events for the tree called `name`. Every event has this name."""
-        self._tree = tree
-        self._begun_ns = time.monotonic_ns()
-        self._log = EventLog({"tree": name}, sink=sink)
-
-    def emit(self, fact: Fact, row: Row | None = None) -> None:
-        """Emit the events for `fact`; `row` is the child that `fact` is about.
-
-        Without a listener, do not describe `fact`.
-        """
-        if not self._log.listens("error"):
-            return
-        begun_ns, attempt = (self._begun_ns, 0) if row is None else (row.begun_ns, row.number - 1)
-        duration_s = (time.monotonic_ns() - begun_ns) / 1e9
-        for event in describe(fact, self._tree, attempt, duration_s):
-            self._log.emit(event.name, event.level, **event.fields)
-
-    def finish(self, fact: trees.TreeFinished, *, awaited: bool) -> None:
-        """Emit the last event. Without a listener, show the failure in one line.
-
-        Args:
-            fact: The end of the tree.
-            awaited: Whether an actor or a thread waits for it; then only a tree that has given up shows the line.
-        """
-        self.emit(fact)
-        error = fact.error
-        if error is not None and (isinstance(error, RestartLimitExceeded) or not awaited):
-            self._log.show_at_last(one_line(f"supervise: tree failed: {': '.join(_reasons(error))}"))
 
 
 def _reasons(error: BaseException) -> Iterator[str]:
@@ -306,7 +269,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
         self._name = name
         self._policy = restart_policy or RestartPolicy()
         self._tree = Tree(strategy, self._policy)
-        self._events = EventEmitter(name, self._tree, event_sink)
+        self._log, self._begun_ns = EventLog({"tree": name}, sink=event_sink), time.monotonic_ns()
         self._rows: dict[str, Row] = {}
         for spec in specs:
             self._tree.children[spec.id] = ts.Child(spec.id, spec.restart or self._policy.restart)
@@ -337,7 +300,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
 
     def on_start(self) -> None:
         """Start the first child."""
-        self._events.emit(ts.StartAsked())
+        self._emit(ts.StartAsked())
         self._step(ts.StartAsked())
 
     # Messages
@@ -465,7 +428,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
         row.life = None
         pykka.ActorRegistry.unregister(life.ref)  # `ActorRegistry.stop_all` would wait for its thread
         expired = ts.LifeChanged(row.spec.id, row.number, "overdue")
-        self._events.emit(expired, row)
+        self._emit(expired, row)
         self._step(expired)
 
     def _step(self, event: ts.Event) -> None:
@@ -494,10 +457,10 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
             case ts.Answer():
                 self._answer(action)
             case ts.Started():
-                self._events.emit(action)
+                self._emit(action)
                 self._replies.started({name: row.ref for name, row in self._rows.items()})
             case ts.Stopping():
-                self._events.emit(action)
+                self._emit(action)
             case ts.Publish():
                 reasons = {name: row.reason for name, row in self._rows.items()}
                 self._leave(end_error(self._name, self._tree, reasons))
@@ -531,7 +494,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
     def _ignored(self, row: Row, number: int) -> None:
         """Handle a start function that has returned None."""
         ignored = ts.LifeChanged(row.spec.id, number, "ignored")
-        self._events.emit(ignored, row)
+        self._emit(ignored, row)
         self._step(ignored)
 
     def _stop_child(self, row: Row, action: ts.Stop) -> None:
@@ -539,7 +502,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
         if life is None:
             return
         if not life.ended:
-            self._events.emit(action, row)
+            self._emit(action, row)
         row.cancel("start")
         limit_s = life.ask_to_stop(row.spec.shutdown_s)
         if limit_s is not None:
@@ -547,7 +510,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
 
     def _tell(self, message: trees.ChildStarted | trees.ChildDown | trees.ChildRestarting, row: Row) -> None:
         """Emit the event for a message about a child, and send the message to all subscribers."""
-        self._events.emit(message, row)
+        self._emit(message, row)
         self._subscribers.tell(message)
 
     def _restarting(self, action: ts.Restarting) -> None:
@@ -566,6 +529,14 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
         reason = None if row is None else row.reason
         error = ask_error(self._name, self._tree.phase, event.id, action.problem, reason)
         self._replies.fail_requests((action.key,), error)
+
+    def _emit(self, fact: Fact, row: Row | None = None) -> None:
+        """Emit the events for `fact`, unless there is no listener. `row` is the child that `fact` is about."""
+        if not self._log.listens("error"):
+            return
+        begun_ns, attempt = (self._begun_ns, 0) if row is None else (row.begun_ns, row.number - 1)
+        for event in describe(fact, self._tree, attempt, (time.monotonic_ns() - begun_ns) / 1e9):
+            self._log.emit(event.name, event.level, **event.fields)
 
     # The end
 
@@ -588,7 +559,10 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
     def _leave(self, error: BaseException | None) -> None:
         """Leave the registry, after a failure by an exception, which monitors then see; set all pending replies."""
         finished = trees.TreeFinished(error=error)
-        self._events.finish(finished, awaited=self._replies.awaited or bool(self._subscribers))
+        self._emit(finished)
+        awaited = self._replies.awaited or bool(self._subscribers)
+        if error is not None and (isinstance(error, RestartLimitExceeded) or not awaited):
+            self._log.show_at_last(one_line(f"supervise: tree failed: {': '.join(_reasons(error))}"))
         self._tree_inbox.finish(finished)
         for row in self._rows.values():
             for name in list(row.timers):

@@ -182,7 +182,11 @@ def test_a_program_that_is_missing_is_an_error_with_the_host(gangs: Any):
 
 
 def test_a_start_that_fails_on_one_host_leaves_no_rank_on_the_other(gangs: Any):
-    engine = ProcessEngine(change=lambda order: replace(order, entrypoint="/nowhere") if order.number else order)
+    engine = ProcessEngine(
+        change=lambda order: (
+            replace(order, settings=order.settings | {"entrypoint": "/nowhere"}) if order.number else order
+        )
+    )
     gang = gangs(FOREVER, engine=engine)
     with pytest.raises(FileNotFoundError, match=r"host 1 \(h1\): rank 2 could not be started: .*'/nowhere'"):
         gang.start()

@@ -37,10 +37,6 @@ WITHOUT_END = {
     ("_runtime/wakeup.py", "self._lock.acquire()"): "a lock that was made in the line above",
     ("_gang/runner.py", "self.result()"): "builds the result, and waits for nothing",
     ("_gang/supervisor.py", "self._runner.result()"): "the same",
-    (
-        "_hosts/supervisor.py",
-        "Merger(self._plan, self._gang, self._addresses, self._load, self._logs, said, self._engine_name).result()",
-    ): "the same",
     ("_hosts/host.py", "gang.ask(say.Wait())"): "on a thread of its own: ranks run as long as they want",
     ("_hosts/host.py", "gang.ask(say.Status())"): "on the same thread: the gang has ended, and its loop replies",
     (
