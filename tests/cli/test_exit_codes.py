@@ -56,6 +56,16 @@ def test_128_and_the_signal_that_a_rank_died_of(supervise: Command, name: str, c
     assert f"rank 0 failed: SIG{name}" in done.stderr
 
 
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_the_signal_that_a_rank_died_of_is_told_also_if_supervise_sends_it_to_the_rest_of_the_group(
+    supervise: Command, count: str
+):
+    script = 'sleep 1000 & [ "$RANK" = 1 ] || kill -TERM $$; wait'
+    done = supervise.run("-n", count, *sh(script))
+    assert done.returncode == 143
+    assert re.search(r"rank 0 (of 2 )?failed: SIGTERM ", done.stderr)
+
+
 def test_124_at_the_timeout(supervise: Command):
     """A run that takes too long is stopped."""
     done = supervise.run("-n", "2", "--timeout", "4", *sh(HANG))

@@ -166,11 +166,12 @@ class Progress:
             return
         if (failed := life.launch_failure) is not None:
             self.story.unlaunched[rank] = failed.fields.get("errno"), failed.fields["exception_message"]
+        by_itself = life.facts.get("spontaneous")  # later signals went to what the rank has left in its group
         for it in life.all_of("signaled"):
             sig = Signals[it.fields["signal"]]
             if it.fields["reason"] == "user":
                 self.story.passed_on.setdefault(rank, []).append(sig)
-            else:
+            elif not by_itself:
                 self.story.sent.setdefault(rank, {}).setdefault(sig, it.fields["monotonic_ns"])
 
     def take(self, event: dict[str, Any]) -> None:  # noqa: C901 - one case per event
