@@ -240,7 +240,8 @@ def _ended_in_start(gang: Gang, local_rank: int, decision: Decision) -> None:
     assert rank.end is not None  # noqa: S101 - the caller has set it
     if not gang.failed(rank.end):
         return
-    if gang.attempt:
+    harmless = rank.kind == "temporary" and rank.ready and gang.policy is not None
+    if gang.attempt or harmless:
         strategy.heed(gang, local_rank, decision)
     else:
         _fail_start(gang, local_rank, "ended before all ranks were ready" if rank.ready else NOT_READY, decision)

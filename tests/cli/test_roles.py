@@ -256,6 +256,20 @@ def test_a_rank_that_is_not_ready_in_time_has_its_role(supervise: Command):
     assert "supervise: cannot start rank 0 (db 0): was not ready within 0.2 s: file:up was tried" in done.stderr
 
 
+@pytest.mark.parametrize("restart", ["temporary", "transient"])
+def test_a_role_that_stops_no_other_fails_no_start_of_another(supervise: Command, restart: str):
+    """Unless it is to be restarted: the start of such a gang fails as a whole."""
+    waits = "until [ -s pid ]; do sleep 0.05; done; while kill -0 $(cat pid) 2>&-; do sleep 0.05; done"
+    (supervise.tmp_path / "gang.toml").write_text(
+        "strategy = 'one_for_one'\nmax-restarts = 1\n"
+        f"[roles.report]\ncommand = ['sh', '-c', 'echo $$ > pid; exit 3']\nrestart = '{restart}'\n"
+        f"[roles.db]\nready = 'file:up'\ncommand = ['sh', '-c', '{waits}; touch up; sleep 2; touch done']\n"
+    )
+    done = supervise.run("--file", "gang.toml")
+    assert done.returncode == 3, done
+    assert (supervise.tmp_path / "done").exists() == (restart == "temporary")
+
+
 def test_a_restart_names_its_role(supervise: Command):
     """At once on stderr, and later in the files."""
     fails = 'echo of $ROLE_RANK; [ "$TORCHELASTIC_RESTART_COUNT$ROLE_RANK" != 01 ] || exit 3'
