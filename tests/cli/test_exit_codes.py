@@ -255,7 +255,7 @@ def test_torchruns_words_for_one_node_change_nothing(supervise: Command, words: 
         (["--rdzv_backend=etcd", "true"], "'etcd': supervise run needs no rendezvous server; give --nnodes"),
         *(
             (["--nnodes=2", "--node-rank=0", "--rdzv-endpoint", text, "true"], f"{text!r}; give HOST:PORT of the host")
-            for text in (":1", "host:", "host:x", "host:29400,h2:1", "[::1", "a b:1", "h\udcff:1")
+            for text in (":1", "host:", "host:x", "host:29400,h2:1", "[::1", "a b:1", "h\udcff:1", "h:0", "h:65536")
         ),
         (["--logs-specs", "mine", "true"], "'mine': supervise run has no plug-ins for logs"),
         (["--start-method", "x", "true"], "'x' is not a start method; give spawn, fork, forkserver"),

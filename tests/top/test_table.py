@@ -262,6 +262,21 @@ def test_a_lost_terminal_ends_the_table(supervise: Command):
         assert run.poll() is None
 
 
+@pytest.mark.parametrize(
+    ("then", "keys", "code"), [("fg", b"q", 0), ("kill -TERM $!; kill -CONT $!; wait -f $!", b"", 143)]
+)
+def test_a_table_in_the_background_waits_for_the_terminal(supervise: Command, then: str, keys: bytes, code: int):
+    """SIGTTOU suspends it. ``fg`` continues it, and a signal that ends programs ends it without a traceback."""
+    suspended = 'until [ "$(ps -o state= -p $!)" = T ]; do sleep 0.05; done'
+    program = ("bash", "-mc", f'"$@" & {suspended}; {then}', "bash", *SUPERVISE)
+    with running(supervise, "sh", "-c", SAYS), top(supervise, "job", program=program) as table:
+        if keys:
+            table.until("rank 1 is up")
+            table.type(keys)
+        assert table.end() == code
+        assert "Traceback" not in table.screen.main
+
+
 def test_a_terminal_that_takes_no_output_delays_nothing_but_the_pictures(supervise: Command):
     """Ctrl-S: keys still work, and the table ends; the modes are those of before."""
     with running(supervise, "sh", "-c", SAYS) as _run, top(supervise, "job") as table:

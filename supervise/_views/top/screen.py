@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import select
@@ -261,7 +262,8 @@ class Screen:
             os.close(self.fd)
             raise
         self._pending = b""
-        self._entered = False
+        self.entered = False
+        """Whether the table has the terminal: from `enter` to `leave`."""
 
     @property
     def busy(self) -> bool:
@@ -270,6 +272,9 @@ class Screen:
 
     def enter(self) -> None:
         """Switch to the alternate screen, and read keys one by one. Ctrl-C and Ctrl-Z still send signals.
+
+        In the background, SIGTTOU suspends this process until the shell continues it. Then the table does not have the
+        terminal yet: the signal that has ended the wait decides what follows.
 
         Raises:
             OSError: The terminal is lost.
@@ -280,16 +285,21 @@ class Screen:
         modes[3] &= ~(termios.ICANON | termios.ECHO)
         modes[6] = list(modes[6])
         modes[6][termios.VMIN], modes[6][termios.VTIME] = 1, 0
-        termios.tcsetattr(self.fd, termios.TCSANOW, modes)
-        self._entered = True
+        try:
+            termios.tcsetattr(self.fd, termios.TCSANOW, modes)
+        except termios.error as error:
+            if error.args[0] == errno.EINTR:  # by the signal that has continued or ends this process
+                return
+            raise
+        self.entered = True
         self._pending += _ENTER.encode()
         self.flush()
 
     def leave(self) -> None:
         """Restore the screen and the modes. Never raises; idempotent."""
-        if not self._entered:
+        if not self.entered:
             return
-        self._entered = False
+        self.entered = False
         self._pending += _LEAVE.encode()  # after the rest of the last picture, so that no sequence is cut
         deadline_s = time.monotonic() + _LAST_PATIENCE_S
         with suppress(OSError):

@@ -259,6 +259,8 @@ class Feed:
 
     def _start(self, work: Any, what: str) -> None:
         def guarded() -> None:
+            # A call of the main thread that waits for the terminal ends only by a signal that this very thread handles
+            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
             try:
                 work()
             except BaseException as error:
@@ -403,18 +405,18 @@ class Table:
 
     def run(self) -> int:
         """Show the table until the run ends, or the user leaves the table; return the exit code."""
-        self._screen.enter()
-        while True:
-            try:
-                code = self._turn()
-            except (OSError, termios.error):  # the terminal has hung up
-                return 128 + signal.SIGHUP
-            if code is not None:
-                return code
+        try:
+            self._screen.enter()
+            while (code := self._turn()) is None:
+                pass
+        except (OSError, termios.error):  # the terminal has hung up
+            return 128 + signal.SIGHUP
+        return code
 
     def _turn(self) -> int | None:
         """Wait for the next event and handle all that have come; return the exit code at the end."""
-        self._show()
+        if self._screen.entered:
+            self._show()
         events = select.POLLIN | (select.POLLOUT if self._screen.busy else 0)
         if events != self._watched:
             self._poll.register(self._screen.fd, events)

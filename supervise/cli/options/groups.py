@@ -437,9 +437,9 @@ def _endpoint(parser: argparse.ArgumentParser, text: str | None) -> tuple[str | 
     try:
         if not re.fullmatch(r"[\w.-]+", address):
             socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
-    except (OSError, ValueError):
+        return address, _port(port) if port else None
+    except (OSError, ValueError, argparse.ArgumentTypeError):
         parser.error(f"--rdzv-endpoint is {text!r}; give HOST:PORT of the host with --node-rank 0")
-    return address, port or None
 
 
 def _host_count(text: str) -> int:
