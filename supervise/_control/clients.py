@@ -23,8 +23,6 @@ from supervise._control.protocol import (
     MOST_LINE_BYTES,
     Refusal,
     Request,
-    Service,
-    StopAsked,
     answer_line,
     error_line,
     parse,
@@ -59,16 +57,10 @@ _CALM_BYTES = 256 << 10
 class Connection:
     """A connected client. Used on the server's thread; no method blocks."""
 
-    def __init__(self, end: socket.socket, pid: int) -> None:
-        """Take over a connected socket.
-
-        Args:
-            end: The socket.
-            pid: Process ID of the client.
-        """
+    def __init__(self, end: socket.socket) -> None:
+        """Take over a connected socket."""
         end.setblocking(False)
         self.end = end
-        self.pid = pid
         self.pending: dict[int, tuple[str, str | int | None, Reply[Any]]] = {}
         """Number to name, ``id`` and reply of each request that waits for its answer."""
         self.unsent_bytes = 0
@@ -338,15 +330,24 @@ _MOST_UNSENT_BYTES = 64 << 20
 class Clients:
     """All connected clients of one server. Used on the server's thread; no method blocks."""
 
-    def __init__(self, service: Service, loop: Loop, served: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        gang: pykka.ActorRef[Any],
+        on_stop: Callable[[say.Close], object] | None,
+        without: frozenset[str],
+        loop: Loop,
+        served: Callable[[], object],
+    ) -> None:
         """Begin without clients.
 
         Args:
-            service: The gang, and the requests that it accepts.
+            gang: The Supervisor.
+            on_stop: Called on the server's thread before a stop is requested. Must not block.
+            without: The requests that this kind of gang does not accept.
             loop: Of the server.
             served: Called after `finish`, when all clients have all their answers.
         """
-        self._service = service
+        self._gang, self._on_stop, self._without = gang, on_stop, without
         self._loop = loop
         self._served = served
         self._clients: dict[int, Connection] = {}
@@ -360,8 +361,8 @@ class Clients:
 
     def admit(self, end: socket.socket) -> None:
         """Take over the socket of a new client, or refuse it with a reason."""
-        pid, uid = peer(end)
-        client = Connection(end, pid)
+        _, uid = peer(end)
+        client = Connection(end)
         refusal = None
         if uid not in (0, os.geteuid()):
             refusal = Refusal("refused", f"this run belongs to user {os.geteuid()}, and you are user {uid}")
@@ -493,15 +494,15 @@ class Clients:
         try:
             request = parse(line)
             message = message_of(request)
-            if request.name in self._service.without:
+            if request.name in self._without:
                 raise Refusal("unsupported", f"this kind of gang has no {request.name}")  # noqa: TRY301
         except Refusal as refusal:
             refusal.id = request.id if request is not None else refusal.id
             client.send(error_line(refusal))
             return
-        if isinstance(message, say.Close) and self._service.on_stop is not None:
-            self._service.on_stop(StopAsked(message.death_sig, message.timeout, client.pid))
-        reply: Any = self._service.gang.ask(message, block=False)
+        if isinstance(message, say.Close) and self._on_stop is not None:
+            self._on_stop(message)
+        reply: Any = self._gang.ask(message, block=False)
         number = next(self._numbers)
         client.pending[number] = request.name, request.id, reply
         reply.add_done_callback(partial(self._loop.post, self._answered, client, number))

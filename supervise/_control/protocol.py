@@ -9,18 +9,11 @@ import os
 import socket
 import stat
 import struct
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from supervise._files import closing, open_folder
 from supervise._process.files import clear_of_stdio
 from supervise._record import NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from signal import Signals
-
-    import pykka
-
 
 VERSION = 1
 MOST_LINE_BYTES = 64 << 10
@@ -108,31 +101,6 @@ def _is_integer(value: object) -> bool:
 
 def _no_number(text: str) -> NoReturn:
     raise ValueError(text)
-
-
-# The gang that clients of a control server ask, and the notification to the owner of the server
-
-
-class StopAsked(NamedTuple):
-    """A client asks for a stop of the gang."""
-
-    sig: Signals | None
-    """The first signal; None for that of the gang."""
-    timeout_s: float | None
-    """Time from the first signal to SIGKILL; None for that of the gang."""
-    pid: int
-    """Process ID of the client."""
-
-
-class Service(NamedTuple):
-    """The gang that the clients of a server ask, and the limits of their requests."""
-
-    gang: pykka.ActorRef[Any]
-    """The Supervisor."""
-    on_stop: Callable[[StopAsked], object] | None
-    """Called on the server's thread before a stop is requested. Must not block."""
-    without: frozenset[str]
-    """The requests that this kind of gang does not accept."""
 
 
 # The listening socket and its file: made private, found stale or in use, removed at the end

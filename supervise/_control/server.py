@@ -7,7 +7,7 @@ import errno
 import socket
 from typing import TYPE_CHECKING, Any
 
-from supervise._control.protocol import Service, SocketFile, StopAsked
+from supervise._control.protocol import SocketFile
 from supervise._process.files import clear_of_stdio
 from supervise._runtime import fork_hooks
 from supervise._runtime.loop import Loop
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pykka
 
     from supervise._control.clients import Clients
+    from supervise.messages import Close
 
 _AT_ONCE = 16
 """How many connections are accepted before the loop does other work."""
@@ -40,7 +41,7 @@ class ControlServer:
         gang: pykka.ActorRef[Any],
         *,
         name: str,
-        on_stop: Callable[[StopAsked], object] | None = None,
+        on_stop: Callable[[Close], object] | None = None,
         without: frozenset[str] = frozenset(),
     ) -> None:
         """Describe a server; `start` starts it.
@@ -52,7 +53,7 @@ class ControlServer:
             on_stop: Called on the server's thread before a stop is requested. Must not block.
             without: The requests that this kind of gang does not accept.
         """
-        self._service = Service(gang, on_stop, without)
+        self._gang, self._on_stop, self._without = gang, on_stop, without
         self._file = SocketFile(path)
         self._loop = Loop(f"supervise-{name}-control", lost=self._lost)
         self._clients: Clients | None = None
@@ -116,7 +117,7 @@ class ControlServer:
             if self._clients is None:
                 from supervise._control.clients import Clients  # lazy: a run without clients does not need it
 
-                self._clients = Clients(self._service, self._loop, self._end)
+                self._clients = Clients(self._gang, self._on_stop, self._without, self._loop, self._end)
             self._clients.admit(end)
         except BaseException:
             end.close()

@@ -116,7 +116,7 @@ def _add_torchrun_options(parser: argparse.ArgumentParser, what: argparse._Argum
         "--logs-specs": partial(_one_of, ("default",), plug_ins),
     }
     for name in ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--local-addr", "--logs-specs"):
-        _add(parser, name, type=kinds.get(name, str))
+        add_option(parser, name, type=kinds.get(name, str), help=argparse.SUPPRESS)
     parser.set_defaults(notes=[])
     add_option(
         what,
@@ -128,12 +128,7 @@ def _add_torchrun_options(parser: argparse.ArgumentParser, what: argparse._Argum
         help="accepted for scripts of torchrun, without effect: it is for functions, and PROGRAM is executed",
     )
     for name, why in _WITHOUT_EFFECT.items():
-        _add(parser, name, dest="notes", action="append", type=partial(_note, name, why))
-
-
-def _add(parser: argparse.ArgumentParser, name: str, **settings: Any) -> None:
-    spelled = dict.fromkeys((name, f"--{name[2:].replace('-', '_')}"))
-    parser.add_argument(*spelled, help=argparse.SUPPRESS, **settings)
+        add_option(parser, name, dest="notes", action="append", type=partial(_note, name, why), help=argparse.SUPPRESS)
 
 
 def _note(name: str, why: str, _text: str) -> str:

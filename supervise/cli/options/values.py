@@ -461,7 +461,7 @@ def argument(*names: str, **how: Any) -> Argument:
     return names, how
 
 
-def add_option(group: argparse._ArgumentGroup, *names: str, **settings: Any) -> None:
+def add_option(group: argparse._ActionsContainer, *names: str, **settings: Any) -> None:
     """Add an option; ``--long_name`` is a hidden alias of each ``--long-name``."""
     added = group.add_argument(*names, **settings)
     spelled = [f"--{name[2:].replace('-', '_')}" for name in names if "-" in name[2:]]

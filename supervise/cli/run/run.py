@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from supervise import messages as say
-from supervise._control.protocol import StopAsked
 from supervise._control.server import ControlServer
 from supervise._gang.rank_variables import Master
 from supervise._second_signal import means_now
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from supervise._runtime.future import Reply
     from supervise.result import RunProcsResult
 
-    _Message = StopAsked | dict[str, Any]
+    _Message = say.Close | dict[str, Any]
     """A stop by a command, or an event of the gang."""
 
 _PASSED_ON = (SIGUSR1, SIGUSR2)
@@ -265,9 +264,9 @@ class _Run:
         for item in received:
             if item == SIGCHLD:
                 continue
-            if isinstance(item, StopAsked):
+            if isinstance(item, say.Close):
                 self._stopped_s = time.monotonic()
-                self._progress.command_stops(item.sig, item.timeout_s)
+                self._progress.command_stops(item.death_sig, item.timeout)
             elif isinstance(item, Signals):
                 self._signal(item, self._inbox.arrival_s(item))
             else:
