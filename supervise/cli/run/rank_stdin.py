@@ -270,9 +270,13 @@ class JobControl:
         self._console = console
         self._ask = ask
         self._given_up = False
+        self.stopping = False
+        """Whether the ranks are being stopped, so that supervise must not suspend itself for a rank."""
 
     def takes(self, event: dict[str, Any]) -> bool:
         """Process an event of the gang; return whether it concerns only job control."""
+        if event["event"] in ("supervise.gang.stopping", "supervise.gang.restarting"):
+            self.stopping = event["event"] == "supervise.gang.stopping"
         if event["event"] != "supervise.process.stopped" or self._terminal is None:
             return False
         if event["local_rank"] != self._stdin.rank:
@@ -309,7 +313,7 @@ class JobControl:
         if self._terminal.give(pid):
             self._tell(SIGCONT, frozenset({rank}))
             return
-        if self._given_up:
+        if self._given_up or self.stopping:
             return
         began_s = time.monotonic()
         self.suspend(SIGTTIN, group=True, waiting=pid)

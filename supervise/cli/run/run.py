@@ -265,7 +265,7 @@ class _Run:
             if item == SIGCHLD:
                 continue
             if isinstance(item, say.Close):
-                self._stopped_s = time.monotonic()
+                self._stopped_s, self._jobs.stopping = time.monotonic(), True
                 self._progress.command_stops(item.death_sig, item.timeout)
             elif isinstance(item, Signals):
                 self._signal(item, self._inbox.arrival_s(item))
@@ -297,7 +297,7 @@ class _Run:
         elif sig == SIGTSTP:
             self._jobs.suspend(sig)
         elif self._story.user_signal is None:
-            self._stopped_s = at_s  # before the announcement: a signal after it is a second one
+            self._stopped_s, self._jobs.stopping = at_s, True  # before the announcement: a later signal is a second one
             self._progress.user_stops(sig)
             self._ask(say.Close(death_sig=self._options.stop_signal or sig))
         elif not self._story.killed and means_now(sig, self._story.user_signal, at_s - self._stopped_s):
