@@ -15,6 +15,7 @@ from tests.patience import PATIENCE_S
 COMMANDS = {
     "kill job": "stop job",
     "kill -9 job": "stop job",
+    "kill -s HUP job": "signal job HUP",
     "down": "stop",
     "ps": "ls",
     "ps -a": "ls",

@@ -97,13 +97,12 @@ KEYS_OF_OTHERS = {
     **dict.fromkeys(("stdin-open", "tty"), ("stdin",)),
     "environment": ("env",),
     "environment-file": ("env-file",),
-    "ports": ("listen",),
     **dict.fromkeys(("working-dir", "working-directory", "workdir", "directory", "chdir"), ("cwd",)),
     **dict.fromkeys(("stop-grace-period", "stopwaitsecs", "timeout-stop-sec", "grace"), ("shutdown-timeout",)),
     **dict.fromkeys(("stopsignal", "kill-signal"), ("stop-signal",)),
 }
 """Key of docker compose, systemd or supervisord, with hyphens, to the keys of a role that do its work."""
-OF_CONTAINERS = ("image", "build", "container-name", "volumes", "networks")
+OF_CONTAINERS = ("image", "build", "container-name", "volumes", "networks", "ports", "expose")
 """Keys of docker compose without a counterpart here, with hyphens."""
 RESTARTS_OF_OTHERS = {
     **dict.fromkeys(("always", "unless-stopped"), "; did you mean permanent?"),
@@ -154,6 +153,8 @@ def command(words: Sequence[str], known: Sequence[str]) -> list[str]:
         known: The commands.
     """
     first, rest = words[0], list(words[1:])
+    if first == "kill" and len(rest) == 3 and rest[0] in ("-s", "--signal"):
+        first, rest = "signal", [rest[2], rest[1]]
     foreign = _COMMANDS_OF_OTHERS.get(first, "").split()
     import shutil
 
@@ -204,7 +205,7 @@ def keys(word: str, known: Iterable[str]) -> list[str]:
 def keys_of_compose(known: Iterable[str]) -> str:
     """Return how the keys of a service of docker compose are named here: ``replicas: count, ...``."""
     known = list(known)
-    of_compose = ("replicas", "environment", "working-dir", "depends-on", "healthcheck", "ports", "stop-grace-period")
+    of_compose = ("replicas", "environment", "working-dir", "depends-on", "healthcheck", "stop-grace-period")
     pairs = [(each.replace("-", "_"), " or ".join(keys(each, known))) for each in of_compose]
     return ", ".join(f"{each}: {meant}" for each, meant in pairs if meant)
 
