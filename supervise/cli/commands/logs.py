@@ -196,8 +196,10 @@ class LogLines:
                 place = self._places[log.path][1]
                 before = self._files.setdefault(log.path, state)
                 if state.st_size < place or not os.path.samestat(before, state):
-                    what = "replaced" if state.st_size >= place else "truncated"
-                    self._complain(f"{one_line(log.path)} was {what}; lines may be missing")
+                    what = "truncated; lines may be missing"
+                    if not os.path.samestat(before, state):
+                        what = "replaced; its rank still writes to the old file, which is not shown any more"
+                    self._complain(f"{one_line(log.path)} was {what}")
                     self._files[log.path] = state
                     self._rests.pop(log, None)
                     self._cut.discard(log.path)
