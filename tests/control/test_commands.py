@@ -242,17 +242,18 @@ def test_restart_replaces_exactly_these_ranks(supervise: Command):
         assert json.loads(told(supervise, "restart", "job", "--rank", "0,1", "--json"))["pids"].keys() == {"0", "1"}
 
 
-def test_a_restart_during_the_first_start_says_that_it_waits(supervise: Command, tmp_path: Path):
-    words = ("--ready", f"file:{tmp_path}/go", "sh", "-c", SAYS)
-    restart = ("restart", "job", "--rank", "1")
-    with running(supervise, *words) as run, supervise.started_command(*restart) as asked:
+@pytest.mark.parametrize(("command", "done"), [("restart", "was restarted, pid "), ("stop", "stopped")])
+def test_a_request_for_ranks_during_the_first_start_says_that_it_waits(
+    supervise: Command, tmp_path: Path, command: str, done: str
+):
+    words = ("--strategy", "one_for_one", "--ready", f"file:{tmp_path}/go", "sh", "-c", SAYS)
+    with running(supervise, *words), supervise.started_command(command, "job", "--rank", "1") as asked:
         said = asked.hear_error("is starting")
         name = supervise.directory().name
-        assert said == f"supervise restart: {name} is starting; the restart waits until the start is over\n"
+        assert said == f"supervise {command}: {name} is starting; the {command} waits until the start is over\n"
         (tmp_path / "go").touch()
-        assert run.hear() == ["up 1\n"]
         code, out, _ = asked.end()
-        assert (code, out.startswith(f"{name}: rank 1 was restarted, pid ")) == (0, True)
+        assert (code, out.startswith(f"{name}: rank 1 {done}")) == (0, True)
 
 
 @pytest.mark.parametrize("strategy", ["one_for_one", "one_for_all"])

@@ -430,7 +430,7 @@ def stop(words: Sequence[str]) -> int:
 def _stop(found: argparse.Namespace, client: ControlClient) -> int:
     target: Target = found.target
     if found.ranks is not None:
-        result = client.request("terminate", timeout_s=None, ranks=found.ranks)
+        result = _of_ranks("stop", "terminate", found, client)
         return show(found, result, [f"{target.name}: {spans_of(target, found.ranks)} stopped"])
     _ = target.titles  # read now: a gang that has ended no longer reports its roles
     sig = None if found.signal is None else found.signal.name
@@ -438,6 +438,13 @@ def _stop(found: argparse.Namespace, client: ControlClient) -> int:
     if target.run is not None:
         client.until_closed(_RESULT_S)
     return show(found, result, [f"{target.name}: {outcome_of(target, result)[0]}"])
+
+
+def _of_ranks(command: str, request: str, found: argparse.Namespace, client: ControlClient) -> dict[str, Any]:
+    """Request the end or the restart of ranks; return the answer. Say if the request waits for the end of a start."""
+    if client.request("status", timeout_s=None)["phase"] in ("new", "starting"):
+        fail(command, f"{found.target.name} is starting; the {command} waits until the start is over", 0)
+    return client.request(request, timeout_s=None, ranks=found.ranks)
 
 
 # ``supervise restart RUN ROLE``: restart ranks of a running gang
@@ -457,9 +464,7 @@ def restart(words: Sequence[str]) -> int:
         made.error(f"name the ranks or roles of {given}{names and f' ({names})'}")
 
     def act(client: ControlClient) -> int:
-        if client.request("status", timeout_s=None)["phase"] in ("new", "starting"):
-            fail("restart", f"{found.target.name} is starting; the restart waits until the start is over", 0)
-        result = client.request("restart", timeout_s=None, ranks=found.ranks)
+        result = _of_ranks("restart", "restart", found, client)
         return show(found, result, (_restarted(found.target, rank, pid) for rank, pid in result["pids"].items()))
 
     return steer("restart", found.target, act)
