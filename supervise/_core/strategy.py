@@ -29,9 +29,9 @@ def heed(gang: Gang, local_rank: int, decision: Decision) -> None:
             _stop_peers(gang, local_rank, decision)
     elif _wants_restart(gang, rank, rank.end):
         _restart(gang, gang.policy, local_rank, rank.end, decision)
-    if gang.asks and gang.phase in ("starting", "running") and local_rank not in gang.batch_of:
-        batches.fail_asks(gang, {local_rank}, decision, batches.FAILED)
-    batches.fail_asks(gang, {local_rank}, decision, batches.FAILED_AGAIN, begun=True)
+    stays_down = gang.phase in ("starting", "running") and local_rank not in gang.batch_of
+    why = batches.FAILED if stays_down else batches.FAILED_AGAIN
+    batches.fail_asks(gang, {local_rank}, decision, why, begun=True)
 
 
 def _wants_restart(gang: Gang, rank: Rank, end: WorkerExited) -> bool:

@@ -68,17 +68,10 @@ def trees(pids: Mapping[int, int]) -> dict[int, Usage]:
     }
     rank_of = {pid: rank for rank, pid in pids.items()}
     owner: dict[int, int | None] = dict(rank_of)
-
-    def owner_of(pid: int) -> int | None:
-        if pid not in owner:
-            owner[pid] = None  # so that a cycle of parents, which a reused pid makes, has an end
-            if (one := processes.get(pid)) is not None:  # otherwise it is in another PID namespace, or has ended
-                owner[pid] = rank_of[one.group] if one.group in rank_of else owner_of(one.parent)
-        return owner[pid]
-
     sums: dict[int, list[int]] = {rank: [0, 0, 0] for rank in pids}
     for pid, found in processes.items():
-        if (rank := owner_of(pid)) is not None:
+        rank = _owner(pid, processes, rank_of, owner)
+        if rank is not None:
             total = sums[rank]
             total[0] += found.ticks
             total[1] += found.rss_pages
@@ -88,6 +81,28 @@ def trees(pids: Mapping[int, int]) -> dict[int, Usage]:
         for rank, (ticks, pages, count) in sums.items()
         if count
     }
+
+
+def _owner(
+    pid: int, processes: dict[int, _Process], rank_of: Mapping[int, int], owner: dict[int, int | None]
+) -> int | None:
+    """Return the rank to whose tree a process belongs. `owner` keeps the known owners."""
+    path: list[int] = []
+    rank: int | None = None
+    at = pid
+    while at not in owner:
+        found = processes.get(at)
+        if found is None or at in path:  # the parent is in another PID namespace, or has ended meanwhile
+            break
+        path.append(at)
+        if found.group in rank_of:  # also a process whose parent has ended
+            rank = rank_of[found.group]
+            break
+        at = found.parent
+    else:
+        rank = owner[at]
+    owner.update(dict.fromkeys(path, rank))
+    return rank
 
 
 def _read(name: str) -> _Process | None:

@@ -69,7 +69,8 @@ import resource, sys
 from supervise.cli.run.directory import EventFile
 def limit(size_bytes):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
-events = EventFile(sys.argv[1])
+events = EventFile()
+events.open(sys.argv[1])
 events.write({"event": "first"})
 limit(30)  # in the middle of the next line
 for number in range(3):

@@ -101,11 +101,12 @@ def test_a_start_that_fails(supervise: Command):
 def test_a_full_disk_costs_the_events_and_not_the_run(tmp_path: Path):
     """The gang's thread must not be harmed by it."""
     (tmp_path / "events.jsonl").symlink_to("/dev/full")
-    file = EventFile(str(tmp_path))
+    file = EventFile()
+    file.open(str(tmp_path))
     file.write({"event": "x"})
     file.close()
     file.write({"event": "y"})
-    EventFile(None).write({"event": "z"})
+    EventFile().write({"event": "z"})
 
 
 @pytest.mark.parametrize(

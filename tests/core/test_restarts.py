@@ -495,6 +495,19 @@ def test_a_request_in_the_backoff_waits_for_the_next_life_and_for_no_later_one()
     assert [action.keys for action in actions if isinstance(action, FailAsks)] == [(1,)]
 
 
+def test_a_request_during_the_first_start_outlives_a_rank_that_fails_meanwhile():
+    """It is carried out after the start."""
+    policy = RestartPolicy(max_restarts=3)
+    gang = Gang(
+        nprocs=2, grace_s=1.0, window=2, policy=policy, strategy="one_for_one", kinds=("temporary", "transient")
+    )
+    gang, actions = run(gang, StartAsked(), started(0), RanksAsked("restart", 1, FIRST), exited(0, 3), started(1))
+    assert not [action for action in actions if isinstance(action, FailAsks)]
+    (number,) = gang.batches
+    gang, actions = run(gang, Swept(key=number), TimerExpired("backoff", number), started(0))
+    assert AnswerAsk(key=1, ranks=FIRST) in actions
+
+
 def test_a_temporary_rank_that_a_restart_of_all_cannot_launch_fails_its_request():
     """It is not tried again, so that it must not be said to run."""
     gang = run(running_pair(kinds=("transient", "temporary")), exited(0, 3), RanksAsked("restart", 1, SECOND))[0]

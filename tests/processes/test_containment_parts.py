@@ -650,7 +650,7 @@ def test_sweeps_of_different_ranks_run_at_the_same_time(begin, kind):
         contained.close()
 
 
-def test_a_sweep_of_ranks_in_slices_on_the_loop(begin, no_threads):
+def test_a_sweep_of_ranks_on_the_loop(begin, no_threads):
     """No thread can be started."""
     contained = contained_by("sweep")
     with life_of(contained, 0) as pid, life_of(contained, 1) as other:

@@ -196,7 +196,7 @@ def test_a_link_to_a_device_and_the_systems_own_are_followed(tmp_path):
     victim = tmp_path / "events.jsonl"
     victim.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic link"):
-        EventFile(str(tmp_path))
+        EventFile().open(str(tmp_path))
     assert not (tmp_path / "elsewhere").exists()
 
 

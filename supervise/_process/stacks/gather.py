@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # Stacks that the program ``py-spy`` reads from the memory of a process
 
 
+_REAP_S = 1.0
+"""Limit in seconds on the end of a killed run of py-spy."""
 _MOST_TEXT = 200
 
 
@@ -484,19 +486,26 @@ class Gather:
             )
         except (OSError, RuntimeError) as error:  # RuntimeError: the interpreter is exiting
             return f"py-spy cannot be started: {error}"
-        with process:  # the end of the block reaps it
-            self._runs[process] = None
-            try:
-                if self._canceled.is_set():  # while the process was started
-                    process.kill()
-                out, err = process.communicate(timeout=left_s)
-            except subprocess.TimeoutExpired:
-                self._too_slow = True
-                return "py-spy took too long"
-            finally:
-                process.kill()  # no effect on a process that is reaped
-                del self._runs[process]
+        self._runs[process] = None
+        try:
+            if self._canceled.is_set():  # while the process was started
+                process.kill()
+            out, err = process.communicate(timeout=left_s)
+        except subprocess.TimeoutExpired:
+            self._too_slow = True
+            return "py-spy took too long"
+        finally:
+            self._end(process)
         return _parsed(out, pid) or f"py-spy: {_reason(err)}"
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill and reap a run. If a tracer or a file system delays its end, the next `Popen` reaps it."""
+        process.kill()  # no effect on a process that is reaped
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_REAP_S)
+        for pipe in filter(None, (process.stdout, process.stderr)):
+            pipe.close()
+        del self._runs[process]
 
     # faulthandler
 

@@ -138,18 +138,11 @@ EVENTS_LOST = "supervise.events.lost"
 class EventFile(OwnedFd):
     """The file ``events.jsonl``: one JSON object per line, written without buffering.
 
-    Events after `close` are dropped.
+    Events before `open` and after `close` are dropped.
     """
 
-    def __init__(self, directory: str | None) -> None:
-        """Open the file to append; create it with mode 0600.
-
-        Args:
-            directory: The run directory; None: write no file.
-
-        Raises:
-            OSError: The file cannot be created.
-        """
+    def __init__(self) -> None:
+        """Begin without a file."""
         super().__init__()
         self.locked: bool = False
         """Whether this process holds the lock by which readers see that it runs."""
@@ -160,13 +153,23 @@ class EventFile(OwnedFd):
         self._untold = 0
         self._info: dict[str, Any] | None = None
         """The content of ``run.json``, until it is written."""
+        self._directory = ""
+
+    def open(self, directory: str) -> None:
+        """Open the file to append; create it with mode 0600.
+
+        Args:
+            directory: The run directory.
+
+        Raises:
+            OSError: The file cannot be created. Then only `write_info` has an effect.
+        """
         self._directory = directory
-        if directory is not None:
-            self.fd: int = open_to_append(os.path.join(directory, "events.jsonl"))
-            self.locked = recorded_run.lock(self.fd)
+        self.fd = open_to_append(os.path.join(directory, "events.jsonl"))
+        self.locked = recorded_run.lock(self.fd)
 
     def write_info(self, options: Options, *, run_id: str) -> None:
-        """Write ``run.json``: what was started, when and where.
+        """Write ``run.json``: what was started, when and where. For a file that has a directory.
 
         Raises:
             OSError: It cannot be written now; `write_pending` can try again.
@@ -193,7 +196,7 @@ class EventFile(OwnedFd):
         Raises:
             OSError: It cannot be written now, either.
         """
-        if self._info is not None and self._directory is not None:
+        if self._info is not None:
             _write(self._directory, "run.json", self._info)
             self._info = None
 
@@ -206,7 +209,7 @@ class EventFile(OwnedFd):
             return
         try:
             if not os.fstat(self.fd).st_nlink:
-                path = os.path.join(self._directory or "", "events.jsonl")
+                path = os.path.join(self._directory, "events.jsonl")
                 raise FileNotFoundError(errno.ENOENT, "it was removed", path)
             if self._untold:
                 now = timestamp()

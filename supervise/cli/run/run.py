@@ -88,7 +88,7 @@ class _Run:
         self._jobs = JobControl(stdin, console, self._ask)
         self._reaps = reaping.is_needed()
         self._inherited = reaping.inherited() if self._reaps else set()
-        self._events = EventFile(None)
+        self._events = EventFile()
         self._control: ControlServer | None = None
         self._sampling = Sampling()
         self._run_id = options.run_id or f"{title(options)}-{os.urandom(4).hex()}"
@@ -153,7 +153,7 @@ class _Run:
         if directory is None:
             return
         try:
-            self._events = EventFile(directory)
+            self._events.open(directory)
         except OSError as error:
             self._console.error(f"no events.jsonl: {complaint(error)}")
         try:
