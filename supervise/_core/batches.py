@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 FAILED = "have ended, and are not restarted"
-FAILED_AGAIN = "failed before they were ready again"
+FAILED_AGAIN = "did not become ready again"
 """The policy may start such ranks again and again, so another answer might never come."""
 
 

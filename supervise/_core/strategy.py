@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from supervise._core import batches
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from supervise._core import steps
     from supervise._core.model import Gang, Rank
     from supervise._core.steps import Decision
@@ -24,14 +26,21 @@ def heed(gang: Gang, local_rank: int, decision: Decision) -> None:
     if rank.heeded or rank.told or rank.terminated or rank.end is None or local_rank in gang.batch_of:
         return  # supervise has stopped the rank, so its end causes nothing more
     rank.heeded = True
+    concerned = _concerned(gang, local_rank)
     if gang.policy is None:
         if gang.failed(rank.end):
             _stop_peers(gang, local_rank, decision)
     elif _wants_restart(gang, rank, rank.end):
         _restart(gang, gang.policy, local_rank, rank.end, decision)
-    stays_down = gang.phase in ("starting", "running") and local_rank not in gang.batch_of
-    why = batches.FAILED if stays_down else batches.FAILED_AGAIN
-    batches.fail_asks(gang, {local_rank}, decision, why, begun=True)
+    if gang.phase in ("starting", "running") and local_rank not in gang.batch_of:
+        batches.fail_asks(gang, {local_rank}, decision, batches.FAILED, begun=True)
+    else:
+        batches.fail_asks(gang, concerned, decision, batches.FAILED_AGAIN, begun=True)
+
+
+def _concerned(gang: Gang, local_rank: int) -> Iterable[int]:
+    """Return the ranks that will not become ready because of the failure of a rank: in a start, which is over, all."""
+    return range(gang.nprocs) if gang.phase == "starting" else (local_rank,)
 
 
 def _wants_restart(gang: Gang, rank: Rank, end: WorkerExited) -> bool:
@@ -65,7 +74,7 @@ def is_to_start(gang: Gang, local_rank: int) -> bool:
 def faulted(gang: Gang, event: steps.RankFaulted, decision: Decision) -> None:
     """Stop a rank that has failed while it runs, and apply the strategy and the policy to the failure."""
     local_rank, policy = event.local_rank, gang.policy
-    rank = gang.ranks[local_rank]
+    rank, concerned = gang.ranks[local_rank], _concerned(gang, local_rank)
     rank.heeded = True
     if gang.phase == "starting" or (policy is None and gang.strategy == "one_for_all" and gang.stop_on_failure):
         batches.stop_gang(gang, "peer_failed", decision)
@@ -75,7 +84,7 @@ def faulted(gang: Gang, event: steps.RankFaulted, decision: Decision) -> None:
         above = gang.strategy == "rest_for_one" and policy is None and gang.stop_on_failure
         ranks = [local_rank, *(_alive_above(gang, local_rank) if above else ())]
         batches.stop_for_good(gang, ranks, decision)
-    batches.fail_asks(gang, {local_rank}, decision, batches.FAILED_AGAIN, begun=True)
+    batches.fail_asks(gang, concerned, decision, batches.FAILED_AGAIN, begun=True)
 
 
 def _restart(gang: Gang, policy: RestartPolicy, local_rank: int, end: WorkerExited | None, decision: Decision) -> None:

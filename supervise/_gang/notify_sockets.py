@@ -93,9 +93,9 @@ class _Socket:
 class NotifySockets:
     """The notify sockets of one gang. Used on the gang's loop.
 
-    While the gang waits for a rank to become ready, datagrams are read at once. Otherwise all sockets are read
-    together, at most every 0.1 s, so the regular heartbeats of many ranks cost only one wake-up. They are read more
-    often while the queue of one rank would overflow otherwise.
+    All sockets are read together, at most every 0.1 s, so the regular heartbeats of many ranks cost only one wake-up.
+    They are read more often while the gang waits for a rank to become ready, and while the queue of one rank would
+    overflow otherwise. A datagram after a pause is read at once.
     """
 
     def __init__(self, loop: Loop, told: Callable[[Told], object]) -> None:
@@ -226,8 +226,8 @@ class NotifySockets:
             return
         most = max([1, *(self._read(one, _A_TURN) for fd, _ in found if (one := self._by_fd.get(fd)) is not None)])
         least_s = most * _PAUSE_S / _A_TURN
-        calm_s = least_s if most >= _FULL or self._awaited else min(_CALM_S, self._calm_s * _ENOUGH / most)
-        self._calm_s = max(least_s, calm_s)
+        limit_s = _PAUSE_S if self._awaited else _CALM_S
+        self._calm_s = least_s if most >= _FULL else max(least_s, min(limit_s, self._calm_s * _ENOUGH / most))
         self._next = self._loop.call_later(self._calm_s, self._tick)
 
     def _close_if_unused(self) -> None:
