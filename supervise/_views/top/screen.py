@@ -262,7 +262,7 @@ class Screen:
             os.close(self.fd)
             raise
         self._pending = b""
-        self.entered = False
+        self.entered: bool = False
         """Whether the table has the terminal: from `enter` to `leave`."""
 
     @property

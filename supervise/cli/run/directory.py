@@ -165,7 +165,7 @@ class EventFile(OwnedFd):
             OSError: The file cannot be created. Then only `write_info` has an effect.
         """
         self._directory = directory
-        self.fd = open_to_append(os.path.join(directory, "events.jsonl"))
+        self.fd: int = open_to_append(os.path.join(directory, "events.jsonl"))
         self.locked = recorded_run.lock(self.fd)
 
     def write_info(self, options: Options, *, run_id: str) -> None:

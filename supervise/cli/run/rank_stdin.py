@@ -270,7 +270,7 @@ class JobControl:
         self._console = console
         self._ask = ask
         self._given_up = False
-        self.stopping = False
+        self.stopping: bool = False
         """Whether the ranks are being stopped, so that supervise must not suspend itself for a rank."""
 
     def takes(self, event: dict[str, Any]) -> bool:
