@@ -271,7 +271,7 @@ ENDS = "while wait -f $!; code=$?; [ $code = 150 ]; do sleep 0.05; done; exit $c
 )
 def test_a_table_in_the_background_waits_for_the_terminal(supervise: Command, then: str, keys: bytes, code: int):
     """SIGTTOU suspends it. ``fg`` continues it, and a signal that ends programs ends it without a traceback."""
-    suspended = 'until [ "$(ps -o state= -p $!)" = T ]; do sleep 0.05; done'
+    suspended = 'until [ -n "$(jobs -s)" ]; do sleep 0.05; done'  # the shell itself knows that the job was suspended
     program = ("bash", "-mc", f'"$@" & {suspended}; {then}', "bash", *SUPERVISE)
     with running(supervise, "sh", "-c", SAYS), top(supervise, "job", program=program) as table:
         if keys:
