@@ -761,7 +761,8 @@ WATCHDOG: Final = _rows(
         "heartbeat_timeout_s",
         SPAN,
         None,
-        "a rank counts as hung if it sends no heartbeat or higher step for DUR, once it is ready or has sent one",
+        "a rank counts as hung if it sends no heartbeat or higher step for DUR, once it is ready; with --ready exec,"
+        " once it has sent one",
         option="--heartbeat-timeout",
         group=_HEALTH,
     ),

@@ -21,6 +21,7 @@ _LONGEST = 60
 _LEAST = 16
 """Columns of the last column for which others are left out."""
 _SHORTEST = 5
+_PIDS = 5
 
 
 def seconds(value: float) -> str:
@@ -97,6 +98,15 @@ def at_step(step: int | None, status: str | None) -> str:
     """Return what a rank reported last, to follow a verb: `` at step 1200 (epoch 3)``; "" if that is nothing."""
     where = "" if step is None else f" at step {step}"
     return f"{where} ({shortened(status, _STATUS_CHARS)})" if status else where
+
+
+def left_outside(fields: Mapping[str, Any]) -> str:
+    """Format the event `process.leaked`, after the name of a rank."""
+    found = fields["descendants"]
+    pids = ", ".join(map(str, found[:_PIDS]))
+    more = f" and {len(found) - _PIDS} more" if len(found) > _PIDS else ""
+    then = "ended" if fields["ended"] else "still alive after the close; --containment sweep ends such processes"
+    return f"left processes outside of its group (pid {pids}{more}): {then}"
 
 
 def failed_or_ended(error_type: object) -> str:

@@ -11,7 +11,7 @@ from supervise._printable import OUT_OF_MEMORY, one_line, printable
 from supervise._record import NamedTuple
 from supervise._story import failure_report
 from supervise._story.failure_report import Story
-from supervise._story.wording import at_step, exit_of, failed_or_ended, seconds, spans
+from supervise._story.wording import at_step, exit_of, failed_or_ended, left_outside, seconds, spans
 from supervise._views.samples import log_paths
 from supervise.result import ProcessFailure, RankEnd
 
@@ -142,8 +142,10 @@ def _text(it: Occurrence, titles: Sequence[str], *, present: bool) -> str:  # no
             return f"{rank} did not start: {short(fields['exception_message'])}"
         case "process.stopped":
             return f"{rank} was suspended by {short(fields['signal'])}"
-        case "process.leaked" | "process.unkillable":
-            return f"{rank}: pid {fields.get('pid')} is {KINDS[it.name]}"
+        case "process.leaked":
+            return f"{rank or 'a rank'} {left_outside(fields)}"
+        case "process.unkillable":
+            return f"{rank} survived SIGKILL (pid {fields.get('pid')})"
         case "gang.restarting":
             how = fields["error_type"]
             why = f"{spans([fields['root_cause_rank']], titles)} {failed_or_ended(how)} ({short(how)})"

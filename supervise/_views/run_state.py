@@ -51,6 +51,7 @@ _NEEDS: dict[str, set[str]] = {
     "process.exited": {"exit_code"},
     "process.faulted": {"message"},
     "process.hung": {"age_s", "tier"},
+    "process.leaked": {"descendants", "ended"},
     "process.restarting": {"exit_code"},
     "process.signaled": {"reason", "signal"},
     "process.started": {"pid"},

@@ -132,7 +132,7 @@ def table(figures: dict[str, dict[str, list[list[float]]]], kind: int) -> list[s
         figures: Number of tests, to contender, to the wall and the processor time of each turn in seconds.
         kind: 0 for the wall time, 1 for the processor time.
     """
-    rows = ["|".join(["", " ", *(f" {_tests(count)} | beside supervise " for count in figures), ""])]
+    rows = ["|".join(["", " ", *(f" {_tests(count)} | relative to the first row " for count in figures), ""])]
     rows.append("|---" * (2 * len(figures) + 1) + "|")
     for name in next(iter(figures.values())):
         if not name.startswith("plain"):

@@ -107,6 +107,7 @@ def test_a_file_of_docker_compose_gets_a_table_of_keys(supervise: Command, words
         assert pair in done.stderr
 
 
+AT_THE_TOP = "belongs at the top of the file, above the first [roles.NAME]"
 KEYS = {
     **dict.fromkeys(("n", "replicas", "deploy", "scale", "numprocs", "autostart"), "did you mean 'count'?"),
     **dict.fromkeys(("cmd", "entrypoint", "ExecStart"), "did you mean 'command'?"),
@@ -121,9 +122,15 @@ KEYS = {
     "WorkingDirectory": "did you mean 'cwd'?",
     "environment": "did you mean 'env'?",
     "working_dir": "did you mean 'cwd'?",
+    "readiness_probe": "did you mean 'ready'?",
+    "autorestart": "did you mean 'restart'?",
+    **dict.fromkeys(("RestartSec", "backoff_seconds"), f"did you mean 'backoff'? It {AT_THE_TOP}"),
+    **dict.fromkeys(("exitcodes", "SuccessExitStatus"), f"did you mean 'success-exit-codes'? It {AT_THE_TOP}"),
+    "redirect_stderr": f"did you mean 'merge'? It {AT_THE_TOP}",
+    "stdout_logfile": f"did you mean 'log-dir'? It {AT_THE_TOP}",
+    "logging": f"did you mean 'log-max-bytes'? It {AT_THE_TOP}",
     **dict.fromkeys(("image", "build", "volumes"), "ranks are programs, not containers; give a command"),
-    "max-restarts": "it belongs at the top of the file, above the first [roles.NAME]",
-    "max_restarts": "it belongs at the top of the file, above the first [roles.NAME]",
+    **dict.fromkeys(("max-restarts", "max_restarts"), f"it {AT_THE_TOP}"),
     "zork": "roles.web: 'zork' is not a key; the keys are command, count, ",
 }
 """Key of a role to a part of the message."""
@@ -175,11 +182,20 @@ def test_a_key_of_a_role_above_the_roles(supervise: Command, key: str, hint: str
     assert f"{key!r} is not a key; {hint} belongs to a role: write it below a line such as [roles.trainer]\n" in told
 
 
-@pytest.mark.parametrize(("key", "hint"), {"cwdd": "did you mean 'cwd'?", "envs": "did you mean 'env'?"}.items())
+OF_GANGS = {
+    "cwdd": "did you mean 'cwd'?",
+    "envs": "did you mean 'env'?",
+    "redirect_stderr": "did you mean 'merge'?",
+    "RestartSec": "did you mean 'backoff'?",
+}
+"""Key above the roles to a hint."""
+
+
+@pytest.mark.parametrize(("key", "hint"), OF_GANGS.items(), ids=OF_GANGS)
 def test_a_mistyped_key_of_the_whole_gang(supervise: Command, key: str, hint: str):
     """`cwd` and `env` are keys, too, although no option of a file has their form."""
     (supervise.tmp_path / "gang.toml").write_text(f"{key} = 'x'\n[roles.web]\ncommand = 'true'\n")
-    assert f"{key!r} is not a key; {hint}\n" in supervise.refused("check", "gang.toml").stderr
+    assert f"{key.replace('_', '-')!r} is not a key; {hint}\n" in supervise.refused("check", "gang.toml").stderr
 
 
 def test_a_key_that_resembles_no_other(supervise: Command):
@@ -215,6 +231,13 @@ def test_a_program_as_the_file_of_roles(supervise: Command):
     (supervise.tmp_path / "train.py").write_text("import os\n")
     told = supervise.refused("run", "--file", "train.py").stderr
     assert "'import os' is not NAME: COMMAND; to run it as a program: supervise run train.py\n" in told
+
+
+@pytest.mark.parametrize("head", ["[program:web]", "[Service]", "[watcher:web]"])
+def test_a_file_of_another_process_manager(supervise: Command, head: str):
+    (supervise.tmp_path / "web.conf").write_text(f"{head}\ncmd = true\n")
+    told = supervise.refused("run", "--file", "web.conf").stderr
+    assert f"line 1: '{head}' is not NAME: COMMAND; the tables of other tools are [roles.NAME] with a command" in told
 
 
 def test_words_for_roles_in_the_wrong_place(supervise: Command):

@@ -255,7 +255,9 @@ def test_s4_what_leaves_its_group_is_named_and_ended_where_that_is_asked_for(sup
     leaves = "setsid sh -c 'touch apart; exec sleep 1000' & echo $!; until [ -e apart ]; do sleep 0.01; done"
     run = supervise.run("--containment", containment, "--", "sh", "-c", leaves)
     child = int(run.stdout.partition(":")[2])
-    assert f"rank 0 left processes outside of its group (pid {child})" in run.stderr
+    told = f"rank 0 left processes outside of its group (pid {child}): "
+    assert told in run.stderr
+    assert f"  {told}" in supervise.supervise("show").stdout
     assert run.returncode == 0
     lives = psutil.Process(child).status() != psutil.STATUS_ZOMBIE  # it is ours by now
     assert lives == (containment == "group")

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from supervise._printable import one_line, printable
-from supervise._story.wording import at_step, columns, exit_of, failed_or_ended, fitted, spans
+from supervise._story.wording import at_step, columns, exit_of, failed_or_ended, fitted, left_outside, spans
 from supervise._views.run_state import Occurrence, RankLives, RunState, parsed_time
 from supervise.cli.commands.runs import (
     RunParser,
@@ -152,6 +152,8 @@ class _Story:
                 line = f"{cause}; restart {fields['attempt']}"
             case "gang.stacks" if fields.get("path"):
                 line = f"stacks: {fields['path']}"
+            case "process.leaked":
+                line = f"{who or 'a rank'} {left_outside(fields)}"
             case "events.lost":
                 line = f"{fields['count']} events could not be written"
             case "gang.stopping":

@@ -73,7 +73,7 @@ def _no_terminal() -> str:
     """Return why the terminal cannot show a table; "" if it can."""
     if not sys.stdout.isatty():
         return "stdout is not a terminal; --json prints readings to any file"
-    if os.environ.get("TERM", "dumb") == "dumb":
+    if (os.environ.get("TERM") or "dumb") == "dumb":
         return "this terminal cannot move its cursor (TERM is dumb or not set); --json prints readings"
     return ""
 

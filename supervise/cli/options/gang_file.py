@@ -162,8 +162,12 @@ class GangFile:
                 line = line[:-1] + next(lines, (0, ""))[1]  # noqa: PLW2901 - the rest of the line
             parts = _PROCESS.fullmatch(line.strip())
             if parts is None:
-                program = f"; to run it as a program: supervise run {self.path}" if self.path.endswith(".py") else ""
-                raise self._error(f"line {number}: {line[:80]!r} is not NAME: COMMAND{program}")
+                hint = f"; to run it as a program: supervise run {self.path}" if self.path.endswith(".py") else ""
+                if line.startswith("["):  # supervisord, circus, systemd
+                    hint = (
+                        "; the tables of other tools are [roles.NAME] with a command here, in a file such as gang.toml"
+                    )
+                raise self._error(f"line {number}: {line[:80]!r} is not NAME: COMMAND{hint}")
             if parts[1] in roles:
                 raise self._error(f"line {number}: there are two processes {parts[1]!r}; give each its own name")
             roles[parts[1]] = {"command": ["sh", "-c", parts[2]]}
@@ -243,7 +247,10 @@ class GangFile:
             return f"; did you mean [roles.{role}] in place of [{name if role == name else f'{name}.{role}'}]?"
         keys = (*COMMAND, *role_settings())
         of_gang = {*(each for each in self._options if each[2:] not in _NOT_IN_FILES), "--env", "--cwd"}
-        meant = "" if name in suggestions.KEYS_OF_OTHERS else suggestions.option(f"--{name}", of_gang)
+        foreign = [f"--{each}" for each in suggestions.of_others(name)]
+        meant = next((each for each in foreign if each in of_gang and each[2:] not in keys), "")
+        if not foreign:
+            meant = suggestions.option(f"--{name}", of_gang)
         if meant.startswith("--") and name not in keys:
             return f"; did you mean {meant[2:]!r}?"
         near = " or ".join(repr(each) for each in suggestions.keys(name, keys) if each != name)
@@ -263,10 +270,14 @@ class GangFile:
 
     def _meant_in_role(self, key: str, keys: Collection[str]) -> str:
         """Return what is wrong with a key of a role that does not exist, and a hint if there is one."""
+        at_the_top = "belongs at the top of the file, above the first [roles.NAME]"
         if f"--{key}" in self._options and key not in _NOT_IN_FILES:
-            return "is a key of the whole gang; it belongs at the top of the file, above the first [roles.NAME]"
+            return f"is a key of the whole gang; it {at_the_top}"
         if key in suggestions.OF_CONTAINERS:
             return "is not a key: ranks are programs, not containers; give a command"
+        of_gang = [each for each in suggestions.of_others(key) if each not in keys and f"--{each}" in self._options]
+        if of_gang:
+            return f"is not a key; did you mean {of_gang[0]!r}? It {at_the_top}"
         meant = " or ".join(map(repr, suggestions.keys(key, keys)))
         return f"is not a key; {f'did you mean {meant}?' if meant else 'the keys are ' + ', '.join(keys)}"
 

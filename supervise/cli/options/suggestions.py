@@ -90,6 +90,8 @@ KEYS_OF_OTHERS = {
     **dict.fromkeys(("cmd", "entrypoint", "exec", "exec-start", "program", "run"), ("command",)),
     **dict.fromkeys(("depends-on", "after", "requires", "priority"), ("needs",)),
     "healthcheck": ("ready", "alive"),
+    **dict.fromkeys(("readiness-probe", "readiness"), ("ready",)),
+    **dict.fromkeys(("liveness-probe", "liveness"), ("alive",)),
     "startsecs": ("ready",),
     **dict.fromkeys(("start-period", "timeout-start-sec"), ("ready-timeout",)),
     "interval": ("alive-interval",),
@@ -100,8 +102,18 @@ KEYS_OF_OTHERS = {
     **dict.fromkeys(("working-dir", "working-directory", "workdir", "directory", "chdir"), ("cwd",)),
     **dict.fromkeys(("stop-grace-period", "stopwaitsecs", "timeout-stop-sec", "grace"), ("shutdown-timeout",)),
     **dict.fromkeys(("stopsignal", "kill-signal"), ("stop-signal",)),
+    **dict.fromkeys(("stopasgroup", "killasgroup"), ("kill-mode",)),
+    "exec-reload": ("reload-signal",),
+    **dict.fromkeys(("autorestart", "restart-policy", "availability"), ("restart",)),
+    **dict.fromkeys(("startretries", "start-limit-burst"), ("max-restarts",)),
+    **dict.fromkeys(("restart-sec", "backoff-seconds"), ("backoff",)),
+    "start-limit-interval-sec": ("restart-window",),
+    **dict.fromkeys(("exitcodes", "success-exit-status"), ("success-exit-codes",)),
+    "redirect-stderr": ("merge",),
+    **dict.fromkeys(("stdout-logfile", "stderr-logfile", "standard-output", "log-location"), ("log-dir",)),
+    **dict.fromkeys(("stdout-logfile-maxbytes", "stderr-logfile-maxbytes", "logging"), ("log-max-bytes",)),
 }
-"""Key of docker compose, systemd or supervisord, with hyphens, to the keys of a role that do its work."""
+"""Key of docker compose, systemd, supervisord or process-compose, with hyphens, to the keys that do its work."""
 OF_CONTAINERS = ("image", "build", "container-name", "volumes", "networks", "ports", "expose")
 """Keys of docker compose without a counterpart here, with hyphens."""
 RESTARTS_OF_OTHERS = {
@@ -195,11 +207,15 @@ def keys(word: str, known: Iterable[str]) -> list[str]:
         known: The keys of a role.
     """
     known = list(known)
-    word = re.sub("(?<=[a-z])(?=[A-Z])", "-", word).lower()  # ExecStart, as systemd writes it
-    if word in KEYS_OF_OTHERS:
-        return [key for key in KEYS_OF_OTHERS[word] if key in known]
+    if foreign := of_others(word):
+        return [key for key in foreign if key in known]
     near = option(f"--{word}", [f"--{key}" for key in known]).removeprefix("--")
     return [near] if near else []
+
+
+def of_others(word: str) -> tuple[str, ...]:
+    """Return the keys, of a role or of the gang, that do the work of a key of another tool; `word` has hyphens."""
+    return KEYS_OF_OTHERS.get(re.sub("(?<=[a-z])(?=[A-Z])", "-", word).lower(), ())  # ExecStart, as systemd writes it
 
 
 def keys_of_compose(known: Iterable[str]) -> str:

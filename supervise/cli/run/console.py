@@ -85,7 +85,7 @@ class Console:
         self._fd = sys.stderr.fileno() if sys.stderr is not None else -1
         out_fd = sys.stdout.fileno() if sys.stdout is not None else -1
         self.terminal: bool = os.isatty(self._fd)
-        able = os.environ.get("TERM", "dumb") != "dumb"
+        able = (os.environ.get("TERM") or "dumb") != "dumb"
         wanted = color == "always" or (color == "auto" and able and not os.environ.get("NO_COLOR"))
         both = self.terminal and os.isatty(out_fd)
         self.color: bool = wanted and (self.terminal or color == "always")

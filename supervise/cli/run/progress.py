@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._core.backoff import Backoff
 from supervise._story.failure_report import Story, unlaunched
-from supervise._story.wording import counted, exit_of, failed_or_ended, seconds, shortened, spans, titled
+from supervise._story.wording import counted, exit_of, failed_or_ended, left_outside, seconds, shortened, spans, titled
 from supervise._views.run_state import Occurrence, RunState
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _QUIET_S = 1.0
 """A shorter stop is not announced, unless the user requested it at a terminal."""
 _TICK_S = 1.0
-_PIDS = 5
 _WHY_CHARS = 100
 
 OF_INTEREST = frozenset(
@@ -204,7 +203,7 @@ class Progress:
                     " or notify(heartbeat=True) in the program"
                 )
             case "process.leaked":
-                self._leaked(it)
+                self._console.note(f"{self.who(it.rank)} {left_outside(it.fields)}")
             case "log.failed":  # an error of a log file, or of the stream that shows it
                 self.story.stderr_shown = frozenset()
                 self._not_shown(event)
@@ -265,15 +264,6 @@ class Progress:
             count = _counted(it, policy.max_restarts if policy is not None else 0)
             again = f"restart {it.fields['attempt']} of this rank{count} {_wait(it)}"
             self._console.note(f"{self.who(it.rank)} ended ({how}); {again}")
-
-    def _leaked(self, it: Occurrence) -> None:
-        who = self.who(it.rank)
-        found = it.fields["descendants"]
-        pids = ", ".join(map(str, found[:_PIDS]))
-        if len(found) > _PIDS:
-            pids += f" and {len(found) - _PIDS} more"
-        then = "ended" if it.fields["ended"] else "still alive; --containment sweep ends such processes"
-        self._console.note(f"{who} left processes outside of its group (pid {pids}): {then}")
 
     def _limits(self, it: Occurrence) -> None:
         """Record when SIGKILL follows a signal of a stop."""
