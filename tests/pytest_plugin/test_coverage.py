@@ -84,6 +84,7 @@ def test_the_options_of_pytest_cov_hold_in_ranks_that_coverage_measures_by_itsel
     assert not [each for each in tmp_path.iterdir() if each.name.startswith(".coverage.")]
 
 
+@pytest.mark.stress  # three runs of pytest, and coverage starts in each rank
 @pytest.mark.parametrize("patch", ["", "patch = subprocess"], ids=["plain", "subprocess"])
 def test_cov_append_keeps_the_earlier_data(tmp_path, patch):
     """Also if coverage.py measures every subprocess, so that the ranks are measured before pytest starts in them."""
@@ -95,6 +96,7 @@ def test_cov_append_keeps_the_earlier_data(tmp_path, patch):
     assert seen(tmp_path) == list(WHO)
 
 
+@pytest.mark.stress  # coverage starts in each rank
 def test_the_contexts_of_pytest_cov_name_the_tests_of_spawned_ranks(tmp_path):
     """And the phase, as in a fork."""
     write(tmp_path, library=LIBRARY, test_it=TESTS)

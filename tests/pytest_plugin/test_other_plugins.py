@@ -3,6 +3,8 @@
 import json
 import xml.etree.ElementTree as ET
 
+import pytest
+
 from tests.patience import PATIENT_STACKS
 from tests.pytest_plugin.running import QUIET, run, write
 
@@ -168,6 +170,7 @@ def test_pytest_timeout_ends_the_ranks_and_their_stacks_are_shown(tmp_path):
     assert done.of("test_after")["outcome"] == "passed"
 
 
+@pytest.mark.stress  # hypothesis searches until its health check gives up
 def test_the_health_check_of_hypothesis_speaks(tmp_path):
     """A fixture of a test with `given` is an error only to hypothesis, in the ranks, whatever their start method."""
     write(
