@@ -203,6 +203,19 @@ def test_logs_follow_a_run_to_its_end(supervise: Command):
         run.end()
 
 
+def test_logs_end_when_their_reader_has_gone_although_no_rank_writes(supervise: Command):
+    """As `tail -f` in a pipe to `head -1`."""
+    with supervise.started("--run-id", "job", "sh", "-c", "echo one; exec sleep 1000") as run:
+        run.hear()
+        with supervise.started_command("logs", "-f", "job") as follower:
+            assert follower.hear() == ["[default0]:one\n"]
+            assert follower.process.stdout is not None
+            follower.process.stdout.close()
+            assert follower.process.wait(20) == 141
+        run.process.terminate()
+        run.end()
+
+
 def to_pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import heapq
 import json
 import os
@@ -360,7 +361,19 @@ def logs(words: Sequence[str]) -> int:
         sys.stdout.buffer.flush()
         if not going_on:
             return _told_what_is_gone(RecordedRun(run.path), found)  # again, since its result may be new
-        select.select([], [], [], _LOOK_S)
+        _pause()
+
+
+def _pause() -> None:
+    """Wait until the next look, but only while a process reads stdout.
+
+    Raises:
+        BrokenPipeError: The reader of stdout has gone.
+    """
+    stdout = select.poll()
+    stdout.register(sys.stdout.fileno(), 0)  # errors and hangups, which are always reported
+    if stdout.poll(_LOOK_S * 1000):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def _wanted(run: RecordedRun, found: argparse.Namespace) -> list[Log]:
