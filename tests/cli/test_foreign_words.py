@@ -319,6 +319,15 @@ def test_a_command_line_in_one_word(supervise: Command):
     assert "its words are separate arguments; for a shell: sh -c 'echo a | cat'\n" in done.stderr
 
 
+@pytest.mark.parametrize(("code", "hinted"), [(0, True), (3, False)])
+def test_a_server_that_goes_into_the_background(supervise: Command, code: int, hinted: bool):
+    """It has ended before it was ready, and with success."""
+    done = supervise.run("--ready", "file:never", "--", "sh", "-c", f"exit {code}")
+    assert done.returncode == (code or 1)
+    assert f"rank 0 ended before it was ready: exit code {code}" in done.stderr
+    assert ("goes into the background has ended for supervise: keep it in the foreground\n" in done.stderr) == hinted
+
+
 @pytest.mark.parametrize(("words", "hinted"), [(("true",), True), (("sleep", "1000"), True), (("false",), False)])
 def test_a_program_that_never_says_that_it_is_ready(supervise: Command, words: tuple[str, ...], hinted: bool):
     """The message says what to call; a program that has failed has another problem."""

@@ -173,8 +173,11 @@ def not_started(error: BaseException, who: str, part: Part) -> str:
         return (
             f"cannot start{who and f' {who}'}: {why or f'{file}: {why_refused(error.errno, os.strerror(error.errno))}'}"
         )
-    late = isinstance(error, SpawnError) and part.settings.get("ready") == "notify" and not error.exitcode
-    hint = "; call supervise.notify(ready=True) in it, or systemd-notify --ready, or leave out --ready" if late else ""
+    hint = ""
+    if isinstance(error, SpawnError) and part.settings.get("ready") == "notify" and not error.exitcode:
+        hint = "; call supervise.notify(ready=True) in it, or systemd-notify --ready, or leave out --ready"
+    elif isinstance(error, SpawnError) and error.exitcode == 0:
+        hint = "; a program that goes into the background has ended for supervise: keep it in the foreground"
     if isinstance(error, SpawnError) and error.what == "did not start":
         return f"cannot start {str(error).replace(f' {error.what}', '', 1)}{hint}"
     return f"cannot start: {error}{hint}"
