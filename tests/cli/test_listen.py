@@ -108,6 +108,18 @@ def test_the_option_gives_sockets_to_all_ranks(supervise: Command):
     assert [path.name for path in (supervise.tmp_path / "app").rglob("*")] == ["run"]
 
 
+def test_repeated_options_add_sockets_and_take_the_place_of_a_file(supervise: Command):
+    """As with --ready."""
+    (supervise.tmp_path / "gang.toml").write_text("listen = ['unix:c']\n[roles.web]\ncommand = 'true'\n")
+    for words in (("--file", "gang.toml"), ("--", "true")):
+        done = supervise.run("--dry-run", "--listen", "unix:a", "--listen", "unix:b,unix:d", *words)
+        assert done.returncode == 0, done.stderr
+        found = [line.partition(" listens on ")[2] for line in done.stdout.splitlines() if " listens on " in line]
+        assert found == ["unix:a", "unix:b", "unix:d"]
+    done = supervise.run("--listen", "unix:a", "--listen", "unix:a", "true")
+    assert (done.returncode, "listen: 'unix:a' is given twice" in done.stderr) == (2, True)
+
+
 def test_an_address_in_use_is_refused(supervise: Command):
     """With the role, the address and what to do; there is no run then."""
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -39,7 +39,7 @@ def add_settings(group: argparse._ArgumentGroup, *options: str) -> None:
                 add_option(group, row.option, choices=row.choices, metavar=row.metavar or None, help=text)
             else:
                 metavar, parse = values.OF_KIND[row.kind]
-                action = "append" if row.kind is _settings.READINESS else "store"
+                action = {_settings.READINESS: "append", _settings.ADDRESSES: "extend"}.get(row.kind, "store")
                 add_option(group, row.option, metavar=metavar, type=parse, action=action, help=text)
 
 
@@ -941,8 +941,9 @@ def read(words: Sequence[str], command: str = "run") -> tuple[Parser, argparse.N
             given = found.file.words(known_options(parser))
         except argparse.ArgumentTypeError as error:
             parser.error(str(error))
-        if found.ready:  # otherwise the list of the file would go on
-            given = [word for word in given if not word.startswith("--ready=")]
+        for name in ("listen", "ready"):
+            if getattr(found, name):  # otherwise the list of the file would go on
+                given = [word for word in given if not word.startswith(f"--{name}=")]
         own_env = found.env
         parser.source = found.file.path  # the other arguments have been parsed before
         found, unknown = parser.parse_known_args([*parser.defaults, *given, *words])
