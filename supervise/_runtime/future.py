@@ -250,7 +250,7 @@ class Reply(pykka.Future[T]):
 
         Return False if there may be other sources; `get` may then block.
         """
-        if self._get_hook is None:
+        if not self._settled:  # as with a future of asyncio, the wait for a result that exists suspends no task
             yield from _arrival(self, loop)
         if self._get_hook is None:
             return True

@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import inspect
 import os
+import sys
 import uuid
 import weakref
 from collections import deque
@@ -52,7 +53,7 @@ from supervise import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
     from types import TracebackType
 
     from supervise.messages import Ask
@@ -124,7 +125,8 @@ class Cancellations:
         """Await ``step()`` until it returns or raises, even if the task is canceled meanwhile.
 
         Args:
-            step: Returns an awaitable that a canceled task may abandon; called again after each cancellation.
+            step: Returns an awaitable that a canceled task may abandon; called again after each cancellation. Once it
+                has a result, it must not suspend the task, which may be canceled at each turn of the event loop.
             again: Called at each cancellation that is not the first one of the task.
         """
         while True:
@@ -155,6 +157,26 @@ class Cancellations:
         task = asyncio.current_task()
         if task is not None:
             asyncio.get_running_loop().call_soon(_cancel_again, task, self._count)
+
+
+@contextlib.contextmanager
+def _shielded_from_anyio() -> Iterator[None]:
+    """A context in which the task is not canceled by the scopes of anyio that it is in.
+
+    Such a scope cancels a task at each turn of the event loop until the task has left it, which would be the second
+    cancellation at once.
+    """
+    anyio = sys.modules.get("anyio")
+    if anyio is None:
+        yield
+        return
+    task, scope = _current_task(), anyio.CancelScope(shield=True)
+    scope.__enter__()
+    try:
+        yield
+    finally:
+        if _current_task() is task:  # otherwise the task is being destroyed, perhaps during another one
+            scope.__exit__(None, None, None)
 
 
 def _cancel_again(task: asyncio.Task[object], count: int) -> None:
@@ -425,8 +447,7 @@ class Gang:
         try:
             Thread(target=_resolve, args=(started, start), name="supervise-aio-start", daemon=True).start()
             starting = asyncio.wrap_future(started)
-            await cancellations.outlast(lambda: asyncio.wait((starting,)))
-            self._ref = starting.result()
+            self._ref = await cancellations.outlast(lambda: asyncio.shield(starting))
             self._ref.tell(Subscribe(ref=cast("Any", self._ending)))
             for consumer in tuple(self._consumers):
                 consumer.subscribe(self._ref)
@@ -441,7 +462,7 @@ class Gang:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if isinstance(error, GeneratorExit) and not _in_task():  # a coroutine that is destroyed cannot wait
+        if isinstance(error, GeneratorExit) and _current_task() is None:  # a coroutine that is destroyed cannot wait
             self._request_end()
         elif error is None or not self._home.forked:  # in a forked child, the exception leaves the block unchanged
             self._home.check()
@@ -457,15 +478,16 @@ class Gang:
         ref, cancellations = self._ref, Cancellations(error)
         problem: Exception | None = None
         if ref is not None:
-            try:
-                await self._close(ref, error, cancellations)
-            except pykka.ActorDeadError:  # the actor has crashed, or other code has stopped it: the gang is closed
-                crash = self._ending.message.error if self._ending.message is not None else None
-                problem = crash if isinstance(crash, SuperviseError) else None
-            except Exception as raised:  # the actor is stopped in any case
-                problem = raised
-            stopped = ref.ask(_ActorStop(), block=False)
-            await cancellations.outlast(lambda: _settled(stopped), again=partial(_kill, ref))
+            with _shielded_from_anyio():
+                try:
+                    await self._close(ref, error, cancellations)
+                except pykka.ActorDeadError:  # the actor has crashed, or other code has stopped it: the gang is closed
+                    crash = self._ending.message.error if self._ending.message is not None else None
+                    problem = crash if isinstance(crash, SuperviseError) else None
+                except Exception as raised:  # the actor is stopped in any case
+                    problem = raised
+                stopped = ref.ask(_ActorStop(), block=False)
+                await cancellations.outlast(lambda: _settled(stopped), again=partial(_kill, ref))
         self._left, self._settings = True, {}
         self._end_events(error)
         leaving = error or cancellations.caught
@@ -645,11 +667,11 @@ def _some(ranks: Iterable[int] | None) -> frozenset[int] | None:
         return cast("frozenset[int]", ranks)
 
 
-def _in_task() -> bool:
+def _current_task() -> asyncio.Task[Any] | None:
     try:
-        return asyncio.current_task() is not None
+        return asyncio.current_task()
     except RuntimeError:  # no event loop is running
-        return False
+        return None
 
 
 async def _answer(reply: pykka.Future[T]) -> T:

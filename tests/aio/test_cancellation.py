@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import anyio
 import pykka
 import pytest
 
@@ -101,6 +102,54 @@ def test_a_second_cancellation_kills_at_once():
         task.cancel()
         await ended(task)
         assert (await gang.wait()).ends[0].exitcode == -signal.SIGKILL
+
+    run(main())
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_scope_of_anyio_cancels_once_although_it_cancels_at_each_turn(tmp_path, times):
+    """So do FastAPI and Starlette when a client leaves. A cancellation of the task itself is the second one."""
+
+    async def main():
+        signals, scope, entered = Signals(), anyio.CancelScope(), asyncio.Event()
+        settings = {"name": "patient", "entrypoint": patient, "args": {0: (str(tmp_path),)}}
+
+        async def inside():
+            with scope:
+                await stay(gang, entered)
+            return scope.cancelled_caught
+
+        gang = aio.Gang(**settings, ready="notify", grace=1000.0, event_sink=signals)
+        task = asyncio.ensure_future(inside())
+        await entered.wait()
+        scope.cancel()
+        await until_exists(tmp_path / "told")
+        turns = 0
+        for _ in range(100):
+            await asyncio.sleep(0)
+            turns += task.cancelling()
+        assert not task.done()
+        assert turns == 100 * task.cancelling()  # no further cancellations, which would keep the loop busy
+        if times == 1:
+            (tmp_path / "go").touch()
+            assert await task
+        else:
+            task.cancel()
+            await ended(task)
+        assert (await gang.wait()).ends[0].exitcode == (7 if times == 1 else -signal.SIGKILL)
+        assert [sent for sent, _ in signals.sent] == ["SIGTERM", "SIGKILL"][:times]
+
+    run(main())
+
+
+def test_a_task_that_is_canceled_at_each_turn_ends():
+    async def main():
+        task = await started(aio.Gang(**STUBBORN, grace=1000.0))
+        async with asyncio.timeout(PATIENCE_S):
+            while not task.done():
+                task.cancel()
+                await asyncio.sleep(0)
+        await ended(task)
 
     run(main())
 
