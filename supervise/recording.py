@@ -175,8 +175,9 @@ def record(fn: Callable[_P, _R], error_handler: ErrorHandler | None = None) -> C
     """Wrap `fn` so that an exception that leaves it is written to the error file.
 
     Use it once per process, on the main function. ``SystemExit(0)`` becomes a return of None; other exits, and
-    exceptions that are not an `Exception`, pass without a record. For a `ChildFailedError`, also that of PyTorch, the
-    error file of its first failure is copied to this process's error file.
+    exceptions that are not an `Exception`, pass without a record, and so do exceptions in processes that `fn` forks.
+    For a `ChildFailedError`, also that of PyTorch, the error file of its first failure is copied to this process's
+    error file.
 
     Args:
         fn: The main function.
@@ -189,6 +190,7 @@ def record(fn: Callable[_P, _R], error_handler: ErrorHandler | None = None) -> C
     @functools.wraps(fn)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
         handler.initialize()
+        pid = os.getpid()
         try:
             return fn(*args, **kwargs)
         except SystemExit as e:
@@ -196,7 +198,8 @@ def record(fn: Callable[_P, _R], error_handler: ErrorHandler | None = None) -> C
                 return None
             raise
         except Exception as e:
-            _record(handler, e)
+            if os.getpid() == pid:  # otherwise `fn` has forked, and the file is that of the parent
+                _record(handler, e)
             raise
 
     return wrapper

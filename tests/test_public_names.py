@@ -22,6 +22,7 @@ PACKAGE = Path(supervise.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 WORDS = {
+    "_blame",
     "_files",
     "_record",
     "_platform",

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from signal import Signals
 from typing import TYPE_CHECKING
 
+from supervise._blame import late_ns, put_killed_first
 from supervise._core.steps import Verdict
 
 if TYPE_CHECKING:
     from supervise._core.model import Gang, Rank
     from supervise.messages import WorkerExited
     from supervise.result import Outcome, Role
-
-_KILL_LATE_NS = 1_000_000_000
-_CRASH_LATE_NS = 250_000_000
-_CRASHES = frozenset({-Signals.SIGSEGV, -Signals.SIGBUS, -Signals.SIGILL, -Signals.SIGFPE})
 
 
 def judge(gang: Gang) -> Verdict:
@@ -24,7 +20,9 @@ def judge(gang: Gang) -> Verdict:
     exception. Causes are ordered by time: that of the recorded exception, or else that of the death.
     """
     causes = sorted((end for end in gang.ends if _is_cause(gang, end)), key=lambda end: _when(gang, end))
-    _put_killed_first(gang, causes)
+    put_killed_first(
+        causes, lambda end: (_recorded_ns(gang, end), end.ended_ns, late_ns(end.exitcode, oom_kill=end.oom_kill))
+    )
     if gang.policy is not None:  # the failure of a temporary rank neither restarts nor stops a rank
         causes.sort(key=lambda end: gang.ranks[end.local_rank].kind == "temporary")
     causes.sort(key=lambda end: end.local_rank != gang.culprit)
@@ -108,28 +106,3 @@ def _recorded_ns(gang: Gang, end: WorkerExited) -> int | None:
     if fault is not None:
         return fault.at_ns
     return end.error_ns if end.error_ns is not None else gang.ranks[end.local_rank].recorded_ns
-
-
-def _put_killed_first(gang: Gang, causes: list[WorkerExited]) -> None:
-    """Move each rank that a signal killed to the front of the exceptions that its peers recorded as a consequence.
-
-    The kernel closes the sockets of a dying process before it reports the death. So a peer may record its broken
-    connection before the death is known. The reverse is rare: an exception of a peer hardly ever causes a SIGKILL, and
-    seldom a crash.
-    """
-    for index, end in enumerate(causes):
-        late_ns = 0 if _recorded_ns(gang, end) is not None else _late_ns(end)
-        to = index
-        while late_ns and to:
-            recorded_ns = _recorded_ns(gang, causes[to - 1])
-            if recorded_ns is None or end.ended_ns - recorded_ns > late_ns:
-                break
-            to -= 1
-        causes.insert(to, causes.pop(index))
-
-
-def _late_ns(end: WorkerExited) -> int:
-    """Return the longest time, in ns, from the death of a rank until the kernel reports the death."""
-    if end.oom_kill or end.exitcode == -Signals.SIGKILL:
-        return _KILL_LATE_NS
-    return _CRASH_LATE_NS if end.exitcode in _CRASHES else 0

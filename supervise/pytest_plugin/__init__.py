@@ -54,12 +54,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         _mark.generate(metafunc, mark)
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Prepare a marked test."""
-    if item.get_closest_marker("ranks") is not None:
-        from supervise.pytest_plugin import _host
+@pytest.hookimpl(trylast=True)  # a conftest.py may mark tests by this hook
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Prepare the marked tests."""
+    for item in items:
+        if item.get_closest_marker("ranks") is not None:
+            from supervise.pytest_plugin import _host
 
-        _host.prepare(item)
+            _host.prepare(item)
 
 
 def _here(fixture: str) -> RankGather:

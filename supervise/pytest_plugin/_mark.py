@@ -63,7 +63,10 @@ def of_item(item: pytest.Item) -> Settings:
         return settings
     callspec: Any = getattr(item, "callspec", None)
     if callspec is None or _PARAMETER not in callspec.params:
-        raise MarkError(f"ranks({list(settings.counts)}): a test of unittest takes one number, not a list")
+        raise MarkError(
+            f"ranks({list(settings.counts)}): only a mark of the test function, its class or its module takes a list;"
+            " a test of unittest, a pytest.param and a mark that is added later take one number"
+        )
     return Settings(
         counts=(callspec.params[_PARAMETER],),
         is_list=False,

@@ -362,6 +362,9 @@ _OFF: dict[str, Any] = {
     "cov_source": [],
     "log_file": os.devnull,
     "report_log": None,
+    "setuponly": False,
+    "setupplan": False,
+    "setupshow": False,
     "stepwise": False,
     "stepwise_skip": False,
     "stepwise_reset": False,
@@ -387,9 +390,7 @@ def session_of(item: pytest.Item) -> HostSession:
     options: dict[str, Any] = {name: value for name, value in vars(config.option).items() if _travels(value)}
     options.pop("file_or_dir", None)
     options["plugins"] = [*options.get("plugins", ()), "no:terminal"]
-    rootpath = str(config.rootpath)
-    path = item.nodeid.partition("::")[0]
-    args = [os.path.join(rootpath, path) + item.nodeid[len(path) :]]
+    args = [str(item.path) + item.nodeid[len(item.nodeid.partition("::")[0]) :]]
     return HostSession(nodeid=item.nodeid, args=args, options=options | _OFF, cwd=str(config.invocation_params.dir))
 
 
@@ -411,9 +412,21 @@ class _OneTest:
         """Run the test."""
         if not session.testsfailed:
             for item in session.items:
-                if item.nodeid == self._session.nodeid:
+                # The file of a test outside of the rootdir is named by the arguments, and so has another name here
+                if item.nodeid.partition("::")[2] == self._session.nodeid.partition("::")[2]:
                     self.found = True
-                    run_phases(item, self._plan, self._rank)
+                    session.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool:
+        """Run the test within the wrappers of this hook: filters of warnings, and the texts of compared values."""
+        run_phases(item, self._plan, self._rank)
+        return True
+
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_set_timer(self) -> bool:
+        """Set no timer of pytest-timeout: that of the host ends the ranks."""
         return True
 
 

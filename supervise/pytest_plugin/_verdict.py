@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from _pytest._code.code import ExceptionRepr
 
 from supervise import group_stacks
+from supervise._blame import late_ns, put_killed_first
 from supervise._printable import ending
 from supervise.pytest_plugin._gather import RankGatherError, numbered
 
@@ -34,6 +35,8 @@ class RankVerdict:
     outcome: Outcome
     at_ns: int = 0
     """When it failed, in monotonic nanoseconds."""
+    late_ns: int = 0
+    """The longest time from its death until the kernel reports the death; 0 if no signal has killed it."""
     report: pytest.TestReport | None = None
     """The report of the phase that decided."""
     text: str = ""
@@ -89,8 +92,9 @@ def judge_rank(rank: int, record: Record, reports: list[pytest.TestReport]) -> R
     if record.stopped:
         return RankVerdict(rank=rank, outcome="stopped", text=_where(record), was_over=bool(told))
     if record.has_died:
-        ended_ns = record.exited.ended_ns if record.exited is not None else 0
-        return RankVerdict(rank=rank, outcome="died", at_ns=ended_ns, text=f"rank {rank} {_end(record)}")
+        end, text = record.exited, f"rank {rank} {_end(record)}"
+        at_ns, late = (0, 0) if end is None else (end.ended_ns, late_ns(end.exitcode, oom_kill=end.oom_kill))
+        return RankVerdict(rank=rank, outcome="died", at_ns=at_ns, late_ns=late, text=text)
     if told:
         return told[0]
     unexpected = [report for report in reports if hasattr(report, "wasxfail")]
@@ -109,6 +113,7 @@ def judge(ranks: list[RankVerdict], course: Course, place: str) -> Verdict:
     """
     by = {outcome: [each for each in ranks if each.outcome == outcome] for outcome in {each.outcome for each in ranks}}
     failed = sorted([*by.get("failed", ()), *by.get("died", ())], key=lambda each: (each.at_ns, each.rank))
+    put_killed_first(failed, lambda each: (None if each.outcome == "died" else each.at_ns, each.at_ns, each.late_ns))
     stopped, strictly = by.get("stopped", []), by.get("xpassed strictly", [])
     notes = stopped_notes(stopped, course, place)
     if failed:

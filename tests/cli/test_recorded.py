@@ -178,6 +178,10 @@ NOT_OURS = {
     "shown and survived": "try: 1 / 0\nexcept Exception: sys.excepthook(*sys.exc_info())\nsys.exit(3)",
     "of a thread": "t = threading.Thread(target=lambda: 1 / 0)\nt.start()\nt.join()\nsys.exit(3)",
     "of a forked child": "pid = os.fork()\nif not pid: 1 / 0\nos.waitpid(pid, 0)\nsys.exit(3)",
+    "of a forked child, below record": (
+        "from supervise import record\n@record\ndef main():\n    pid = os.fork()\n    if not pid: 1 / 0\n"
+        "    os.waitpid(pid, 0)\n    sys.exit(3)\nmain()"
+    ),
     "of a child": "import subprocess\nsubprocess.run([sys.executable, '-c', '1 / 0'])\nsys.exit(3)",
     "an exit": "sys.exit('no')",
     "hidden by a hook": "sys.excepthook = lambda *a: print('mine')\n1 / 0",

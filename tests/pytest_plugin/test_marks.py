@@ -50,6 +50,29 @@ def test_a_bad_option_is_named(tmp_path, option, text):
     assert "INTERNALERROR" not in done.out
 
 
+def test_a_mark_that_a_conftest_adds_after_the_collection(tmp_path):
+    """A number makes ranks, and a list is refused, because the tests are counted by then."""
+    write(tmp_path, test_it="import os\ndef test_it():\n    assert os.environ['WORLD_SIZE'] == '2'\n")
+    with (tmp_path / "conftest.py").open("a") as file:
+        file.write("\nimport pytest\ndef pytest_collection_modifyitems(items):\n    [item] = items\n")
+        file.write("    item.add_marker(pytest.mark.ranks([2, 2][int(os.environ['LIST']):] or 2))\n")
+    assert run(tmp_path, *QUIET, LIST="2").code == 0
+    done = run(tmp_path, *QUIET, LIST="0")
+    assert (done.code, "a mark that is added later take one number" in done.out) == (4, True)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_tests_outside_of_the_folder_of_the_configuration(tmp_path, method):
+    """Their names depend on the arguments. And the options that show fixtures are no options of a rank."""
+    for name in ("cfg", "tests"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "cfg/pytest.ini").write_text("[pytest]\n")
+    mark = f"pytest.mark.ranks(2, start_method={method!r})"
+    (tmp_path / "tests/test_it.py").write_text(f"import pytest\n@{mark}\ndef test_it():\n    pass\n")
+    done = run(tmp_path, *QUIET, "-c", "cfg/pytest.ini", "--setup-show", "tests")
+    assert (done.code, "1 passed" in done.out) == (0, True), done.out
+
+
 def test_a_list_makes_a_test_for_each_number_and_the_mark_selects(tmp_path):
     """Also beside other parameters, and by a mark of the class."""
     write(

@@ -225,6 +225,28 @@ TESTS = """
     def test_ends_with_words(talking):
         raise ValueError("after all")
 
+    @pytest.fixture
+    def done_is_told(rank, gang_tmp_path):
+        yield
+        (gang_tmp_path / f"done{rank}").touch()
+
+    @pytest.mark.ranks(2, grace_s=50)
+    def test_the_peer_of_a_killed_rank(rank, gang_tmp_path, done_is_told):
+        if rank == 0:
+            raise ConnectionError("the peer closed the connection")
+        while not (gang_tmp_path / "done0").exists():
+            time.sleep(0.001)
+        os.kill(os.getpid(), 9)
+
+    @pytest.mark.filterwarnings("error")
+    @pytest.mark.ranks(1, start_method="spawn")
+    def test_a_spawned_rank_warns():
+        warnings.warn("an error here", FutureWarning)
+
+    @pytest.mark.ranks(1, start_method="spawn")
+    def test_a_spawned_rank_compares():
+        assert {"a": 1, "b": 2} == {"a": 1, "b": 3}
+
     @pytest.mark.ranks(2)
     def test_in_good_parts(subtests):
         with subtests.test("one"):
@@ -292,6 +314,19 @@ def test_a_rank_that_dies_fails_the_test(outcomes, name, end):
     """The text says how it died, and in which phase."""
     assert outcomes.of(name)["outcome"] == "failed"
     assert outcomes.of(name)["text"].startswith(end)
+
+
+def test_a_rank_that_is_killed_comes_before_the_failure_that_its_peer_recorded(outcomes):
+    """As in the result of a gang: the peer notices first that the connection is closed."""
+    text = outcomes.of("test_the_peer_of_a_killed_rank")["text"]
+    assert text.startswith("rank 1 was killed by SIGKILL")
+    assert "ConnectionError" in text
+
+
+def test_a_spawned_rank_has_the_hooks_around_a_test(outcomes):
+    """Filters of warnings by a mark, and the texts of compared values."""
+    assert "FutureWarning: an error here" in outcomes.of("test_a_spawned_rank_warns")["text"]
+    assert "Differing items" in outcomes.of("test_a_spawned_rank_compares")["text"]
 
 
 def test_a_test_that_closes_what_its_exit_needs_passes(outcomes):
