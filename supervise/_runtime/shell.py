@@ -19,6 +19,7 @@ from supervise._runtime.future import Reply
 from supervise._runtime.loop import Loop, Timer
 from supervise._settings import check_seconds
 from supervise.errors import SpecError
+from supervise.events import log
 from supervise.recording import repr_of
 
 if TYPE_CHECKING:
@@ -281,6 +282,9 @@ class Subscribers:
             to.tell(message)
         except pykka.ActorDeadError:
             self._refs.pop(to.actor_urn, None)
+        except Exception as error:  # code of the user: a bounded inbox raises queue.Full
+            self._refs.pop(to.actor_urn, None)
+            log.warning("subscriber %s does not accept a message, and gets no more: %r", to, error)
 
 
 # The actor

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import queue
 import signal
 import threading
 import time
@@ -176,6 +177,39 @@ def test_a_subscriber_that_is_dead_or_gone_harms_nobody():
         alive.wait_for(GangFinished)
         gone.wait_for(GangStarted)
         assert not any(isinstance(message, GangFinished) for message in gone.messages)
+
+
+class _Bounded(pykka.ThreadingActor):
+    """An actor whose inbox takes no message but the request to stop."""
+
+    @staticmethod
+    def _create_actor_inbox():
+        inbox = queue.Queue()
+        put = inbox.put
+
+        def refuse(envelope):
+            if not isinstance(envelope.message, pykka.messages._ActorStop):
+                raise queue.Full
+            put(envelope)
+
+        inbox.put = refuse
+        return inbox
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_subscriber_whose_inbox_is_full_is_dropped_and_harms_nobody(first, caplog):
+    with FakeGang(1) as gang, Recorder() as recorder:
+        bounded = _Bounded.start()
+        for ref in (bounded, recorder.ref) if first else (recorder.ref, bounded):
+            ask(gang, Subscribe(ref=ref))
+        ask(gang, Start())
+        gang.processes[0].exit(0)
+        assert ask(gang, Wait()).outcome == "succeeded"
+        assert recorder.wait_for(GangFinished).error is None
+        bounded.stop(timeout=PATIENCE_S)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"subscriber {bounded} does not accept a message, and gets no more: Full()"
+    ]
 
 
 def test_a_failed_start_is_told_as_an_end_without_a_result():
