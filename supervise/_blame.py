@@ -1,9 +1,13 @@
-"""The order of causes: a death that the kernel reports late comes before the exceptions that it has caused."""
+"""The order of causes: a death that is noticed late comes before the exceptions that it has caused."""
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from signal import Signals
 from typing import TYPE_CHECKING, TypeVar
+
+from supervise._record import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -11,35 +15,62 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _KILL_LATE_NS = 1_000_000_000
-_CRASH_LATE_NS = 250_000_000
+_DEATH_LATE_NS = 250_000_000
 _CRASHES = frozenset({-Signals.SIGSEGV, -Signals.SIGBUS, -Signals.SIGILL, -Signals.SIGFPE})
+_LOST_PEER = (
+    r"(?i)^(?:torch\.distributed\.\w+|Connection\w*Error|BrokenPipeError|EOFError|IncompleteReadError)\b"
+    r"|\bconnection (?:was |has been )?(?:reset|closed|aborted|lost)|broken pipe|\bclosed by (?:the )?peer"
+    r"|\bpeer (?:has )?closed|\bsocket (?:was )?closed|\bend of file\b|\bunexpected eof\b"
+)
+_compiled = cache(re.compile)  # at the first failure
 
 
-def put_killed_first(causes: list[T], known: Callable[[T], tuple[int | None, int, int]]) -> None:
-    """Move each rank that a signal killed to the front of the exceptions that its peers recorded as a consequence.
+class Cause(NamedTuple):
+    """The known facts about one cause."""
+
+    recorded_ns: int | None
+    """When the rank recorded an exception; None if it recorded none."""
+    ended_ns: int
+    """When its death was noticed."""
+    exitcode: int | None
+    oom_kill: bool
+    lost_peer: bool
+    """Whether the exception says so: see `lost_peer`."""
+
+
+def lost_peer(message: str) -> bool:
+    """Return whether an exception says that a connection to another process broke.
+
+    Args:
+        message: The name of its class, a colon and its text.
+    """
+    return _compiled(_LOST_PEER).search(message[:2000]) is not None
+
+
+def put_dead_first(causes: list[T], known: Callable[[T], Cause]) -> None:
+    """Move each rank that died without an exception before the exceptions that its peers recorded as a consequence.
 
     The kernel closes the sockets of a dying process before it reports the death. So a peer may record its broken
     connection before the death is known. The reverse is rare: an exception of a peer hardly ever causes a SIGKILL, and
-    seldom a crash.
+    seldom a crash. But a rank may well exit because a peer has failed. So another death is moved only before exceptions
+    that say that a connection broke.
 
     Args:
         causes: The causes, by time.
-        known: Returns when the rank recorded an exception (None: it did not), when its death was noticed, and the
-            result of `late_ns`.
+        known: Returns the facts about a cause.
     """
     for index, cause in enumerate(causes):
-        recorded_ns, ended_ns, late = known(cause)
-        to = index
-        while recorded_ns is None and late and to:
-            earlier_ns = known(causes[to - 1])[0]
-            if earlier_ns is None or ended_ns - earlier_ns > late:
+        dead, to = known(cause), index
+        while dead.recorded_ns is None and to:
+            earlier = known(causes[to - 1])
+            if earlier.recorded_ns is None or dead.ended_ns - earlier.recorded_ns > _late_ns(dead, earlier):
                 break
             to -= 1
         causes.insert(to, causes.pop(index))
 
 
-def late_ns(exitcode: int | None, *, oom_kill: bool) -> int:
-    """Return the longest time, in ns, from the death of a rank until the kernel reports the death."""
-    if oom_kill or exitcode == -Signals.SIGKILL:
+def _late_ns(dead: Cause, earlier: Cause) -> int:
+    """Return how long after an exception the death may be noticed that has caused it, in ns; -1: it has not."""
+    if dead.oom_kill or dead.exitcode == -Signals.SIGKILL:
         return _KILL_LATE_NS
-    return _CRASH_LATE_NS if exitcode in _CRASHES else 0
+    return _DEATH_LATE_NS if dead.exitcode in _CRASHES or earlier.lost_peer else -1

@@ -383,6 +383,8 @@ class WorkerExited:
     core_dumped: bool = False
     error_ns: int | None = None
     """When the rank recorded the exception that ended it; None if it recorded none."""
+    lost_peer: bool = False
+    """Whether that exception says that a connection to another process broke."""
     complaint: str | None = None
     """Why an exit code of 0 is a failure, or a fact that the exit code does not show; otherwise None."""
     has_value: bool = False

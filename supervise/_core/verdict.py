@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from supervise._blame import late_ns, put_killed_first
+from supervise._blame import Cause, put_dead_first
 from supervise._core.steps import Verdict
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ def judge(gang: Gang) -> Verdict:
     exception. Causes are ordered by time: that of the recorded exception, or else that of the death.
     """
     causes = sorted((end for end in gang.ends if _is_cause(gang, end)), key=lambda end: _when(gang, end))
-    put_killed_first(
-        causes, lambda end: (_recorded_ns(gang, end), end.ended_ns, late_ns(end.exitcode, oom_kill=end.oom_kill))
+    put_dead_first(
+        causes, lambda end: Cause(_recorded_ns(gang, end), end.ended_ns, end.exitcode, end.oom_kill, end.lost_peer)
     )
     if gang.policy is not None:  # the failure of a temporary rank neither restarts nor stops a rank
         causes.sort(key=lambda end: gang.ranks[end.local_rank].kind == "temporary")

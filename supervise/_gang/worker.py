@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import time
@@ -10,8 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from supervise import _platform as platform, messages as say
+from supervise._blame import lost_peer
 from supervise._core import steps
-from supervise._files import is_mark, size_of
+from supervise._files import closing, is_mark, open_regular, size_of
 from supervise._gang.asks import ActorDown, MemberStopRequested
 from supervise._process import lifeline
 from supervise._process.containment.procfs import tracks_resources
@@ -83,6 +85,19 @@ def recorded_ns(error_file: str) -> int | None:
     if not stat.S_ISREG(found.st_mode) or not (found.st_size or is_mark(found)):
         return None
     return found.st_mtime_ns - _epoch_ns()
+
+
+_RECORD = re.compile(rb'\s*\{"message": \{"message": "((?:[^"\\]|\\.){0,2000})')
+
+
+def message_of(error_file: str) -> str:
+    """Return the beginning of the recorded message, with the escapes of JSON; "" if it has another format."""
+    try:
+        with closing(open_regular(error_file)) as fd:
+            found = _RECORD.match(os.read(fd, 4096))
+    except OSError:
+        return ""
+    return found[1].decode(errors="replace") if found is not None else ""
 
 
 def _epoch_ns() -> int:
@@ -339,6 +354,7 @@ class Worker(LoopActor):
             self._stay_under_lifeline()
         else:
             self._let_go()
+        error_ns = recorded_ns(self._error_file) if os.access(self._error_file, os.F_OK) else None
         self._owner.tell(
             say.WorkerExited(
                 local_rank=self._rank,
@@ -346,7 +362,8 @@ class Worker(LoopActor):
                 exitcode=ended.code,
                 ended_ns=ended_ns,
                 core_dumped=ended.core_dumped,
-                error_ns=recorded_ns(self._error_file) if os.access(self._error_file, os.F_OK) else None,
+                error_ns=error_ns,
+                lost_peer=error_ns is not None and lost_peer(message_of(self._error_file)),
                 complaint=_complaint(ended.code, kind) if kind is not None or ended.code is None else None,
                 has_value=has_value,
                 lingered=self._outcome.note() if self._outcome is not None and has_value and ended.code else "",

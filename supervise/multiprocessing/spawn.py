@@ -8,6 +8,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from supervise._blame import Cause, lost_peer, put_dead_first
 from supervise._settings import GRACE_S, usual_grace_s
 from supervise.multiprocessing._rank import LONGEST_WAIT_S, RankProcess, wait_for_any
 
@@ -212,8 +213,17 @@ class ProcessContext:
         A process that had raised by `seen_ns` counts, even if it was still exiting then.
         """
         times = {index: getattr(process, "failed_ns", None) for index, process in enumerate(self.processes)}
-        causes = [(at_ns, index) for index, at_ns in times.items() if at_ns is not None and at_ns <= seen_ns]
-        return min(causes)[1] if causes else failed[0]
+        causes = sorted((at_ns, index) for index, at_ns in times.items() if at_ns is not None and at_ns <= seen_ns)
+        put_dead_first(causes, self._cause)
+        return causes[0][1] if causes else failed[0]
+
+    def _cause(self, failure: tuple[int, int]) -> Cause:
+        at_ns, index = failure
+        trace = self._trace(index)
+        if trace is None:
+            return Cause(None, at_ns, self.processes[index].exitcode, oom_kill=False, lost_peer=False)
+        words = trace.rstrip().rpartition("\n")[2]
+        return Cause(at_ns, at_ns, None, oom_kill=False, lost_peer=lost_peer(words))
 
     def _error(self, index: int) -> ProcessException:
         process = self.processes[index]

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from _pytest._code.code import ExceptionRepr
 
 from supervise import group_stacks
-from supervise._blame import late_ns, put_killed_first
+from supervise._blame import Cause, lost_peer, put_dead_first
 from supervise._printable import ending
 from supervise.pytest_plugin._gather import RankGatherError, numbered
 
 if TYPE_CHECKING:
     import pytest
 
-    from supervise import RankStacks, ThreadStack
+    from supervise import RankStacks, ThreadStack, WorkerExited
     from supervise.pytest_plugin._gang import Course, Record
 
 Outcome = Literal["passed", "failed", "skipped", "xfailed", "xpassed", "xpassed strictly", "died", "stopped"]
@@ -35,8 +35,8 @@ class RankVerdict:
     outcome: Outcome
     at_ns: int = 0
     """When it failed, in monotonic nanoseconds."""
-    late_ns: int = 0
-    """The longest time from its death until the kernel reports the death; 0 if no signal has killed it."""
+    end: WorkerExited | None = None
+    """The end of the process, if the rank's own pytest could not report."""
     report: pytest.TestReport | None = None
     """The report of the phase that decided."""
     text: str = ""
@@ -93,8 +93,7 @@ def judge_rank(rank: int, record: Record, reports: list[pytest.TestReport]) -> R
         return RankVerdict(rank=rank, outcome="stopped", text=_where(record), was_over=bool(told))
     if record.has_died:
         end, text = record.exited, f"rank {rank} {_end(record)}"
-        at_ns, late = (0, 0) if end is None else (end.ended_ns, late_ns(end.exitcode, oom_kill=end.oom_kill))
-        return RankVerdict(rank=rank, outcome="died", at_ns=at_ns, late_ns=late, text=text)
+        return RankVerdict(rank=rank, outcome="died", at_ns=0 if end is None else end.ended_ns, end=end, text=text)
     if told:
         return told[0]
     unexpected = [report for report in reports if hasattr(report, "wasxfail")]
@@ -113,7 +112,7 @@ def judge(ranks: list[RankVerdict], course: Course, place: str) -> Verdict:
     """
     by = {outcome: [each for each in ranks if each.outcome == outcome] for outcome in {each.outcome for each in ranks}}
     failed = sorted([*by.get("failed", ()), *by.get("died", ())], key=lambda each: (each.at_ns, each.rank))
-    put_killed_first(failed, lambda each: (None if each.outcome == "died" else each.at_ns, each.at_ns, each.late_ns))
+    put_dead_first(failed, _cause)
     stopped, strictly = by.get("stopped", []), by.get("xpassed strictly", [])
     notes = stopped_notes(stopped, course, place)
     if failed:
@@ -131,6 +130,12 @@ def judge(ranks: list[RankVerdict], course: Course, place: str) -> Verdict:
     unexpected = by.get("xpassed")
     reason = getattr(unexpected[0].report, "wasxfail", "") if unexpected else None
     return Verdict(outcome="passed", wasxfail=reason)
+
+
+def _cause(each: RankVerdict) -> Cause:
+    if each.end is not None:
+        return Cause(None, each.at_ns, each.end.exitcode, each.end.oom_kill, lost_peer=False)
+    return Cause(each.at_ns, each.at_ns, None, oom_kill=False, lost_peer=lost_peer(str(each.key[0])))
 
 
 def named(ranks: list[RankVerdict]) -> str:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import Phase, given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from supervise._blame import lost_peer
 from supervise._core import decide as core
 from supervise._core.model import Gang
 from supervise._core.steps import (
@@ -442,11 +443,37 @@ def test_the_time_of_the_exception_counts_before_the_time_of_death():
     ],
 )
 def test_a_killed_rank_comes_before_what_its_peers_raised_until_its_death_was_noticed(code, oom, late_ms, root):
-    """Not an abort, which libraries answer a peer's exception with; not an exit, nor what was noticed much later."""
+    """Not an abort, which libraries answer a peer's exception with; not an exit, nor a death noticed much later."""
     noticed = 1 + late_ms * 1_000_000
     told = [exited(1, code, noticed, oom_kill=oom), counted({0: 1, 2: 2}), exited(0, 1, 9), exited(2, 1, 9)]
     verdict = verdict_on(3, *told)
     assert verdict.blamed == ((1, 0, 2) if root == 1 else (0, 2, 1))
+
+
+@pytest.mark.parametrize("code", [7, -6, -15])
+@pytest.mark.parametrize(
+    ("late_ms", "lost", "blamed"), [(200, (0, 2), (1, 0, 2)), (200, (2,), (0, 1, 2)), (300, (0, 2), (0, 2, 1))]
+)
+def test_any_death_comes_before_what_its_peers_raised_about_their_connections(code, late_ms, lost, blamed):
+    """But not before another exception: a rank may exit because its peer has failed."""
+    dead = exited(1, code, 1 + late_ms * 1_000_000)
+    peers = [exited(rank, 1, 9, lost_peer=rank in lost) for rank in (0, 2)]
+    assert verdict_on(3, dead, counted({0: 1, 2: 2}), *peers).blamed == blamed
+
+
+ABOUT_A_PEER = (
+    "ConnectionResetError: [Errno 104] Connection reset by peer",
+    "EOFError: ",
+    "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1",
+    "torch.distributed.DistBackendError: NCCL error",
+    "OSError: [Errno 32] Broken pipe",
+)
+ABOUT_ITSELF = ("ValueError: no connection to the problem", "KeyError: 'peer'", "TimeoutError: timed out", "")
+
+
+def test_exceptions_that_say_that_a_connection_broke():
+    assert [text for text in ABOUT_A_PEER if not lost_peer(text)] == []
+    assert [text for text in ABOUT_ITSELF if lost_peer(text)] == []
 
 
 def test_of_deaths_without_a_record_a_killed_rank_keeps_its_place():

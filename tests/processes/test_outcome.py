@@ -1,13 +1,16 @@
 """What a gang says of its end is the truth, for each way in which a rank can end."""
 
+import json
 import os
 import select
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
-from supervise import Wait
+from supervise import DefaultLogsSpecs, Start, Subscribe, Supervisor, Wait, WorkerExited
+from supervise.testing import Recorder
 from tests.kernels import HAS_PIDFD
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Stopwatch, each_function, each_kind, faulty, launched
@@ -295,6 +298,28 @@ def test_o9_an_undecorated_end_has_its_signal_name_and_last_words(tmp_path, kind
     assert "line 99" in result.ends[1].stderr_tail
     assert "line 50\n" not in result.ends[1].stderr_tail
     assert result.ends[0].stderr_tail == ""
+
+
+def raise_of(kind: str) -> None:
+    raise {"EOFError": EOFError, "ValueError": ValueError}[kind]('not "here"')
+
+
+@pytest.mark.parametrize("error", ["EOFError", "ValueError"])
+def test_the_record_of_a_rank_says_whether_a_connection_broke(tmp_path, error):
+    """The record of a function, and that of a program in the format of PyTorch."""
+    text = json.dumps({"message": {"message": f"{error}: x", "extraInfo": {"py_callstack": "EOFError: of another"}}})
+    writes = f"open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write({text!r}); sys.exit(1)"
+    program = (sys.executable, {0: ("-c", f"import os, sys; {writes}")})
+    for entrypoint, args in ((raise_of, {0: (error,)}), program):
+        with Recorder() as recorder:
+            gang = Supervisor.start(
+                name="lost", entrypoint=entrypoint, args=args, logs_specs=DefaultLogsSpecs(str(tmp_path))
+            )
+            gang.ask(Subscribe(ref=recorder.ref))
+            gang.ask(Start())
+            assert recorder.wait_for(WorkerExited).lost_peer == (error == "EOFError")
+            gang.ask(Wait())
+            gang.stop()
 
 
 @pytest.mark.parametrize("fault", ["exit 3", "kill -SEGV $$", "kill -KILL $$"])
