@@ -158,7 +158,7 @@ def hold(names: str | None = None) -> object:
         _desk.recorded.clear()
     gang = object()
     _desk.gangs.add(gang)
-    for name in (names or os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE") or DEFAULT_SIGNALS).split(","):
+    for name in filter(None, (names or os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", DEFAULT_SIGNALS)).split(",")):
         _install(name.strip())
     return gang
 

@@ -183,6 +183,7 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
             "kill_mode": kill_mode,
         }
         self._gang: Any = None
+        self._handlers = contextlib.ExitStack()
         for name, what in _NOT_SUPPORTED.items():
             if os.environ.get(name):
                 log.warning("%s is set, but SupervisedElasticAgent does not have %s", name, what)
@@ -195,7 +196,7 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
         Raises:
             SignalException: The class of PyTorch. A termination signal arrived, and the ranks are stopped.
         """
-        with handlers():
+        with contextlib.ExitStack() as self._handlers:
             return super().run(role)
 
     def _invoke_run(self, role: str = "default") -> RunResult:
@@ -205,7 +206,9 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
             raise SignalException(str(error), error.sigval) from None
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        """Start the ranks; return local rank to pid."""
+        """Start the ranks; return local rank to pid. A signal before the first start ends the agent, as in PyTorch."""
+        if self._gang is None:
+            self._handlers.enter_context(handlers())
         spec = worker_group.spec
         restarts = spec.max_restarts - self._remaining_restarts
         workers = {worker.local_rank: worker for worker in worker_group.workers}
@@ -267,7 +270,7 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
 
 def _as_pytorch(failure: supervise.ProcessFailure) -> ProcessFailure:
     """Return the failure as an object of PyTorch's class, with the content and the time that supervise has read."""
-    found = ProcessFailure(failure.local_rank, failure.pid, failure.exitcode, failure.error_file)
-    found.error_file_data = failure.error_file_data
+    found = ProcessFailure(failure.local_rank, failure.pid, failure.exitcode, "")  # it would read the file again
+    found.error_file, found.error_file_data = failure.error_file, failure.error_file_data
     found.message, found.timestamp = failure.message, failure.timestamp
     return found

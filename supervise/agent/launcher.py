@@ -8,13 +8,14 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed.elastic import events, metrics
-from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.agent.server.api import WorkerSpec, WorkerState
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
+from supervise import SuperviseError
 from supervise.agent.elastic_agent import SupervisedElasticAgent
 
 if TYPE_CHECKING:
@@ -39,12 +40,13 @@ def launch(config: LaunchConfig, entrypoint: Callable[..., Any] | str, *args: An
         SignalException: The class of PyTorch. A termination signal arrived. The rendezvous stays open, so that other
             agents can continue.
         SpecError: A setting is not valid.
+        SuperviseError: Other code of this process has stopped the ranks before their end.
     """
     config.run_id = config.run_id or str(uuid.uuid4().int)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle
-    if config.min_nodes < config.max_nodes:
+    if config.max_nodes > 1:
         # PyTorch 2.13 publishes the address of a shared store in the first round of a rendezvous only. A node that
-        # joins in a later round would wait for it for 60 s, then all agents would fail.
+        # joins in a later round, or replaces another, would wait for it for 60 s, then all agents would fail.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     spec = _spec(config, entrypoint, args)
     agent = SupervisedElasticAgent(
@@ -70,6 +72,8 @@ def launch(config: LaunchConfig, entrypoint: Callable[..., Any] | str, *args: An
             spec.rdzv_handler.shutdown()
     if result.is_failed():
         raise ChildFailedError(_name(entrypoint, args), result.failures)
+    if result.state != WorkerState.SUCCEEDED:
+        raise SuperviseError(f"{_name(entrypoint, args)}: other code has stopped the ranks before their end")
     values: dict[int, Any] = result.return_values
     return values
 

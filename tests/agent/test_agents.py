@@ -2,7 +2,10 @@
 
 import os
 import signal
+import socket
+import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -43,6 +46,48 @@ if __name__ == "__main__":
 """
 
 
+STOPPED = """
+import os, pykka, signal, threading
+from torch.distributed.launcher.api import LaunchConfig
+from supervise import SuperviseError
+from supervise.agent import launch
+
+def stay(pipe):
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    os.write(pipe, b"1")
+    while True:
+        signal.pause()
+
+def stop(pipe):
+    os.read(pipe, 1)
+    pykka.ActorRegistry.stop_all(block=False)
+
+if __name__ == "__main__":
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=1, rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1", max_restarts=0, start_method="fork",
+    )
+    here, there = os.pipe()
+    os.set_inheritable(there, True)
+    threading.Thread(target=stop, args=(here,)).start()
+    try:
+        launch(config, stay, there)
+    except SuperviseError as error:
+        print(f"SuperviseError: {error}")
+"""
+
+
+def until_accepted(port):
+    """Wait until a server listens."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < give_up_s:
+        with suppress(OSError):
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        threading.Event().wait(0.05)
+    pytest.fail(f"no server at port {port}")
+
+
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_agent_reaches_the_ranks(agents, sig):
     """Each rank gets the same signal; the agent names it and exits with 1, as torchrun does."""
@@ -56,6 +101,24 @@ def test_a_signal_to_the_agent_reaches_the_ranks(agents, sig):
             assert not ranks.survivors(0)
         text = f"SignalException: Process {agent.process.pid} got signal: {int(sig)}"
         assert text in agent.stderr, agent.told()
+
+
+def test_a_signal_before_the_first_start_ends_the_agent(agents):
+    """As with torchrun: there are no ranks to stop. The handlers would only run when the rendezvous is over."""
+    port = free_port()
+    endpoint = f"--rdzv-endpoint=127.0.0.1:{port}"
+    agent = agents.start("ours", "--nnodes=2", "--rdzv-backend=c10d", endpoint, "--rdzv-conf=is_host=1", FAULT, "1")
+    until_accepted(port)
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.end() == -signal.SIGTERM, agent.told()
+
+
+def test_ranks_that_other_code_stops_are_no_success(agents):
+    program = agents.folder / "stopped.py"
+    program.write_text(STOPPED)
+    agent = agents.program(str(program))
+    assert agent.end() == 0, agent.told()
+    assert agent.stdout == "SuperviseError: stay: other code has stopped the ranks before their end\n", agent.told()
 
 
 def test_a_killed_agent_leaves_no_rank(agents):

@@ -1,5 +1,5 @@
 """Deliberate differences: what `test_differences.py` says both do."""
-# ruff: noqa: PTH110, PTH116, PTH118, PTH120, PTH123, PTH208 - paths are strings in the libraries, too
+# ruff: noqa: PTH110, PTH116, PTH120, PTH123 - paths are strings in the libraries, too
 
 import json
 import os
