@@ -108,6 +108,20 @@ def test_a_procfile(supervise: Command, tmp_path: Path):
     assert "worker-1 0, pid" in done.stderr
 
 
+@pytest.mark.parametrize(("given", "web", "code"), [((), "exit 4", 4), (("--stdin", "none"), "exec sleep 1000", 5)])
+def test_watchers_of_a_procfile_have_no_end_of_stdin(supervise: Command, given: tuple[str, ...], web: str, code: int):
+    """With honcho they have its terminal. Here, the watcher ends only if its stdin does."""
+    (supervise.tmp_path / "Procfile").write_text(f"watch: cat; touch ended; exit 5\nweb: {web}\n")
+    assert supervise.run("--file", "Procfile", *given).returncode == code
+    assert (supervise.tmp_path / "ended").exists() == bool(given)
+
+
+def test_the_only_process_of_a_procfile_reads_stdin(supervise: Command):
+    (supervise.tmp_path / "Procfile").write_text("count: wc -l\n")
+    done = supervise.run("--file", "Procfile", "--no-prefix")
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "env", "wanted"),
     [

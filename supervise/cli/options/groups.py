@@ -191,7 +191,9 @@ def parts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> tuple[P
             made: tuple[Part, ...] = found.file.parts(env, settings, command, _first_port(found, env))
         except argparse.ArgumentTypeError as error:
             parser.error(str(error))
+        watched = found.file.is_procfile and found.stdin is None and sum(part.count for part in made) > 1
         for part in made:
+            part.settings |= {"stdin": "open"} if watched else {}  # a watcher ends at the end of its stdin
             part.env |= dict(found.own_env)
             _check_names(parser, part.env, f"{found.file.path}: role {part.role!r}: ")
         return made
