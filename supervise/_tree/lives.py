@@ -53,19 +53,31 @@ _register = pykka.ActorRegistry.register
 
 @contextlib.contextmanager
 def observed(begin: Callable[[pykka.ActorRef[Any]], object]) -> Iterator[None]:
-    """Call `begin` with each plain actor that this block starts on this thread, before the actor's thread runs."""
-    _hooks.begin = begin
+    """Call `begin` with each plain actor that this block starts on this thread, before the actor's thread runs.
+
+    If the block raises, all actors that it has started are told to stop: no caller has their refs.
+    """
+    started: list[pykka.ActorRef[Any]] = []
+    _hooks.begin, _hooks.started = begin, started
     try:
         yield
+    except BaseException:
+        for ref in reversed(started):
+            with contextlib.suppress(pykka.ActorDeadError):
+                ref.stop(block=False)
+        raise
     finally:
-        del _hooks.begin
+        del _hooks.begin, _hooks.started
 
 
 def _register_observed(ref: pykka.ActorRef[Any]) -> None:
     _register(ref)
     begin = getattr(_hooks, "begin", None)
     actor = ref._actor_weakref()  # noqa: SLF001
-    if begin is None or actor is None or isinstance(actor, LoopActor):
+    if begin is None or actor is None:
+        return
+    _hooks.started.append(ref)
+    if isinstance(actor, LoopActor):
         return
     for name in ("_start_actor_loop", "_actor_loop_setup"):
         _end_with(actor, name)

@@ -188,6 +188,20 @@ def test_a_start_function_that_returns_no_ref_is_a_start_that_failed(grow, retur
         tree.ask(StartChild(spec=ChildSpec(id="a", start=lambda: returned)), timeout=PATIENCE_S)
 
 
+def test_what_a_start_function_has_started_ends_if_it_raises(grow):
+    """A gang that it has asked to start, which it cannot wait for, and a plain actor."""
+    started = []
+
+    def start():
+        started.extend((pykka.ThreadingActor.start(), gang().start()))
+        return started[1].ask(Start())
+
+    tree = grow()
+    with pytest.raises(RuntimeError, match="would deadlock"):
+        tree.ask(StartChild(spec=ChildSpec(id="a", start=start)), timeout=PATIENCE_S)
+    assert [ref.actor_stopped.wait(PATIENCE_S) for ref in started] == [True, True]
+
+
 def test_an_actor_that_stops_all_actors_is_not_waited_for(parts, grow, ear):
     """pykka stops them on the thread of the one that has raised, this tree among them."""
     tree = grow(*map(parts.spec, "ab"), restart_policy=RestartPolicy(backoff=30.0))

@@ -222,10 +222,11 @@ def _dump(value: object, file: BufferedWriter, apart: list[pickle.PickleBuffer],
 
 def _refusing(pickler: Any, known: Any) -> Any:
     """Return a class of picklers that refuse connections. `known` is the dispatch table of the base class."""
-    connection = sys.modules.get("multiprocessing.connection")
+    # A thread of the host may have been importing it when the rank was forked: then it has no such class
+    connection = getattr(sys.modules.get("multiprocessing.connection"), "Connection", None)
     if connection is None:
         return pickler
-    return type("Pickler", (pickler,), {"dispatch_table": {**known, connection.Connection: _refuse_connection}})
+    return type("Pickler", (pickler,), {"dispatch_table": {**known, connection: _refuse_connection}})
 
 
 def _refuse_connection(_connection: object) -> Any:
