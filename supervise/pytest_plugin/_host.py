@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bdb
 import contextlib
+import contextvars
 import fcntl
 import functools
 import os
@@ -297,7 +298,10 @@ def _gang(
     if settings.start_method == "fork":
         entrypoint = _rank.run_forked
         hooks: Any = item.config.pluginmanager.get_plugin(_HOOKS)
-        args: dict[int, tuple[Any, ...]] = {rank: (item, hooks.fixtures, plan, rank) for rank in range(world_size)}
+        context = contextvars.copy_context()
+        args: dict[int, tuple[Any, ...]] = {
+            rank: (item, hooks.fixtures, plan, rank, context) for rank in range(world_size)
+        }
     else:
         entrypoint = _rank.run
         session = _rank.session_of(item)

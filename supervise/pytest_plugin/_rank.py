@@ -26,6 +26,7 @@ from supervise.pytest_plugin._mark import MarkError
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
+    import contextvars
     from collections.abc import Callable, Iterable
 
     from pluggy import HookCaller
@@ -199,7 +200,9 @@ def settle(plan: Plan, rank: int) -> None:
         faulthandler.enable(2)  # so that the captured output of this rank shows a crash
 
 
-def run_forked(item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]], plan: Plan, rank: int) -> None:
+def run_forked(
+    item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]], plan: Plan, rank: int, context: contextvars.Context
+) -> None:
     """Run the test in a fork of the host.
 
     Args:
@@ -207,6 +210,7 @@ def run_forked(item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]], pl
         fixtures: All fixtures that the host has set up.
         plan: What all ranks need.
         rank: The rank.
+        context: The context variables of the host's thread: the thread of the gang forks, and has none of them.
     """
     __tracebackhide__ = True
     settle(plan, rank)
@@ -222,7 +226,7 @@ def run_forked(item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]], pl
     if FUNCTION in item.stash:
         item.obj = item.stash[FUNCTION]  # type: ignore[attr-defined]
     _disown_fixtures(item, fixtures)
-    run_phases(item, plan, rank)
+    context.run(run_phases, item, plan, rank)
 
 
 def _renew_log_file(config: pytest.Config) -> None:

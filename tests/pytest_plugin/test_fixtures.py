@@ -9,7 +9,7 @@ from tests.pytest_plugin.running import QUIET, Run, run, write
 pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # a corpus has many gangs
 
 TESTS = """
-    import json, logging, os, pathlib, sys, threading, time
+    import decimal, json, logging, os, pathlib, sys, threading, time
     import pykka, pytest
 
     NOTES = pathlib.Path(__file__).with_name("notes")
@@ -43,6 +43,14 @@ TESTS = """
 
     def test_without_ranks(shared):
         assert shared == os.getpid()
+
+    @pytest.fixture(scope="module")
+    def exact():
+        decimal.getcontext().prec = 50
+
+    @pytest.mark.ranks(2)
+    def test_context(exact):
+        assert decimal.getcontext().prec == 50
 
     @pytest.mark.ranks(3)
     def test_places(rank, world_size, gang_tmp_path, tmp_path, rank_gather):
@@ -185,6 +193,11 @@ def test_a_gather_does_not_wait_for_a_rank_that_has_ended(fixtures):
 def test_a_value_that_does_not_pickle_is_named(fixtures):
     """As a TypeError."""
     assert "TypeError: rank_gather cannot pickle the value of rank" in fixtures.of("test_bad_value")["text"]
+
+
+def test_a_rank_has_the_context_variables_of_the_host(fixtures):
+    """The thread of the gang forks, and has none of them."""
+    assert fixtures.of("test_context")["outcome"] == "passed"
 
 
 def test_the_fixtures_need_the_mark(fixtures):
