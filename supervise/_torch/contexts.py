@@ -62,17 +62,15 @@ class PolledContext(GangContext):
 
     def _start(self) -> None:
         """Start every rank and decide whether a failure stops the others."""
-        replaced = any(map(self._replaced, ("close", "_close", "_poll")))
-        self._stops_on_failure = not (self._may_live_on and (replaced or self._until_polled))
+        self._stops_on_failure = not (self._may_live_on and (self._closed_by_others() or self._until_polled))
         self._attempt.spec = self._spec.replace(stop_on_failure=self._stops_on_failure)
         super()._start()
 
     def _wait_for_result(self, timeout: float, period: float) -> RunProcsResult | None:
-        """Wait as `GangContext` does. If `close` was replaced, call it before the return."""
+        """Wait as `GangContext` does. If `close` or `_poll` was replaced, call it before a signal."""
         if self._closed_by_others():
             return PContext._wait_for_result(self, timeout, period)  # noqa: SLF001 - of a base class
-        if not self._replaced("_poll"):
-            self._heed_failures()
+        self._heed_failures()
         return super()._wait_for_result(timeout, period)
 
     def _poll(self) -> RunProcsResult | None:
@@ -88,7 +86,8 @@ class PolledContext(GangContext):
         return super()._poll() or result
 
     def _closed_by_others(self) -> bool:
-        return self._replaced("close") or self._replaced("_close")
+        """Whether code of the caller wraps what ends the ranks, and so sees their ends before."""
+        return any(map(self._replaced, ("close", "_close", "_poll")))
 
     def _heed_failures(self) -> None:
         """Let the failure of a rank stop the others from now on."""

@@ -85,6 +85,29 @@ def close_of_a_subclass(lib, folder):
 
 
 @family
+def poll_that_looks_before_the_stop(lib, folder):
+    """A launcher logs the exits before the other ranks are stopped."""
+    told, seen = folder / "told", {}
+
+    class Own(lib.SubprocessContext):
+        def _poll(self):
+            for rank, handler in self.subprocess_handlers.items():
+                code = handler.proc.poll()
+                if code is not None:
+                    seen.setdefault(rank, [code, told.exists()])
+            return super()._poll()
+
+    up = f"trap 'touch {told}; exit 9' TERM; touch {folder}/up; while :; do sleep 0.01; done"
+    fails = f"until [ -e {folder}/up ]; do sleep 0.01; done; exit 3"
+    specs = lib.DefaultLogsSpecs(str(folder / "logs"))
+    context = Own("job", "/bin/sh", {0: ("-c", up), 1: ("-c", fails)}, {0: {}, 1: {}}, specs)
+    context.start()
+    result = context.wait(-1, 0.5)
+    context.close()
+    return [seen[1], result.is_failed(), told.exists()]
+
+
+@family
 def handler_in_place_of_theirs(lib, folder):
     """A pipe takes the place of a file."""
     own = import_module(f"{lib.__name__}.subprocess_handler").SubprocessHandler

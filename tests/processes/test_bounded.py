@@ -57,7 +57,6 @@ WITHOUT_END = {
         "context.wait()",
     ): "ranks run as long as they want, or until the gang's timeout; signals interrupt it",
     ("aio/gang.py", "self._arrived.wait()"): "of asyncio: a task waits, which can be canceled",
-    ("aio/gang.py", "starting.result()"): "of a future that is done",
     ("multiprocessing/_gang.py", "process.join()"): "the interpreter's exit waits for processes that are no daemons",
     ("multiprocessing/_gang.py", "ends.wait()"): "the same",
 }
