@@ -90,7 +90,10 @@ M = TypeVar("M")
 
 _PATIENCE_S = 10.0
 _PIDS = itertools.count(5_000_000)  # above Linux's largest pid, so that no process group has the number
-_SURVIVED = {signal.SIGCONT, signal.SIGCHLD, signal.SIGWINCH, signal.SIGURG, signal.SIGSTOP, signal.SIGTSTP}
+_SURVIVED = {
+    *(signal.SIGCONT, signal.SIGCHLD, signal.SIGWINCH, signal.SIGURG),
+    *(signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),
+}
 
 
 class FakeProcess:
