@@ -85,14 +85,17 @@ class _Ends:
 
 
 def _trace(end: say.WorkerExited, value: OutcomeFile | None) -> tuple[str | None, int | None]:
-    """Return the traceback of the exception of a rank, and the monotonic time in ns at which it was captured."""
+    """Return the traceback of the exception of a rank, and the monotonic time in ns at which it left the function.
+
+    The traceback of `SystemExit` is None.
+    """
     if end.exitcode == 0 or value is None or value.kind() != "value":
         return None, None
     try:
         raised_ns, trace = value.load()
     except Exception:  # the rank has overwritten the file: only the exit code is known
         return None, None
-    return str(trace), int(raised_ns)
+    return None if trace is None else str(trace), int(raised_ns)
 
 
 class _Inherited(LogsSpecs):

@@ -92,6 +92,19 @@ def test_an_exit_whose_code_is_truncated_to_0_is_not_a_success(method):
         mp.start_processes(work.run, sources("sys.exit(256)"), start_method=method)
 
 
+def test_an_exit_counts_from_when_it_left_the_function(tmp_path):
+    """Its process is still exiting when its peer raises: libraries take long to end."""
+    left, raised = tmp_path / "left", tmp_path / "raised"
+    wait = "[threading.Event().wait(0.01) for _ in iter(lambda: os.path.exists({!r}), True)]"
+    exits = (
+        f"import atexit; atexit.register(lambda: (open({str(left)!r}, 'w'), {wait.format(str(raised))})); sys.exit(7)"
+    )
+    raises = f"{wait.format(str(left))}; open({str(raised)!r}, 'w'); raise ValueError('later')"
+    with pytest.raises(mp.ProcessExitedException) as caught:
+        mp.spawn(work.run, sources(raises, exits), 2)
+    assert caught.value.error_index == 1
+
+
 def test_a_segmentation_fault_is_named():
     fault = "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); os.kill(os.getpid(), signal.SIGSEGV)"
     with pytest.raises(mp.ProcessExitedException, match=r"^process 0 terminated with signal SIGSEGV$"):

@@ -177,8 +177,11 @@ class _RankErrorHandler(ErrorHandler):
 def _call_plainly(settings: Settings) -> None:
     """Call the user's function. If it raises an `Exception`, send the monotonic time (ns) and the traceback.
 
-    Do the same for an exit whose code would be truncated to 0, that of a success.
+    Do the same for an exit whose code would be truncated to 0, that of a success. Of another exit that is not a
+    success, send the time and None: the process may take long to end.
     """
+    import time
+
     fn, args = settings.call
     rank_pid = os.getpid()
     try:
@@ -188,10 +191,10 @@ def _call_plainly(settings: Settings) -> None:
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit):
             if not _is_truncated(error.code):
+                if error.code not in (None, 0) and os.getpid() == rank_pid:
+                    _sent(settings, (time.monotonic_ns(), None))
                 raise
             error = _explained(error)
-        import time
-
         raised_ns, trace = time.monotonic_ns(), traceback_of(error)
         if os.getpid() != rank_pid or not _sent(settings, (raised_ns, trace)):
             sys.stderr.write(trace)  # this process was forked by the function, or the channel is closed
