@@ -69,9 +69,7 @@ class RankProcess:
         self.complaint: str | None = None
         """A failure that the exit code does not show: its status was lost, or its Supervisor crashed."""
         self.failed_ns: int | None = None
-        """Monotonic time of its failure, in ns: when an exception left its function, else when its death was noticed.
-
-        Only for a process that has failed."""
+        """Monotonic ns of its failure: when an exception left its function, or else when its death was noticed."""
         _made.add(self)
         weakref.finalize(self, self._wake_fd.close).atexit = False  # the loop may still call `settle` at the exit
 
