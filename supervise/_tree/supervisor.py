@@ -480,10 +480,10 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
         try:
             with observed(begin):
                 ref = row.spec.start()
-            if ref is None:
-                self.loop.post(self._guarded, self._ignored, row, number)
-                return
-            life = row.life = lives.get(getattr(ref, "actor_urn", "")) or begin(ref)
+                if ref is None:
+                    self.loop.post(self._guarded, self._ignored, row, number)
+                    return
+                life = row.life = lives.get(getattr(ref, "actor_urn", "")) or begin(ref)
         except BaseException as error:
             row.life = None
             self.loop.post(self._guarded, self._not_started, row, number, error)
