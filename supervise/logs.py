@@ -291,10 +291,6 @@ class DefaultLogsSpecs(LogsSpecs):
         make_folders(self._run_log_dir, [name], self._made)
         return os.path.join(self._run_log_dir, name)
 
-    def _of_another_run(self) -> DefaultLogsSpecs:
-        """Return equal specifications whose run folder is another one, so that two gangs do not share files."""
-        return DefaultLogsSpecs(self._root_log_dir, self._redirects, self._tee, self._local_ranks_filter)
-
     def _remove_empty(self) -> None:
         """Remove the created folders that are empty. For a gang that was given no `logs_specs`."""
         for path in (*sorted(self._made, key=len, reverse=True), self._run_log_dir, self._root_log_dir):

@@ -353,10 +353,6 @@ def prepared(settings: GangSettings) -> GangSpec:
     if found["logs_specs"] is None:
         found["logs_specs"] = default = DefaultLogsSpecs()
         found["remove_folders"] = default._remove_empty  # noqa: SLF001 - not part of the public API
-    elif type(found["logs_specs"]) is DefaultLogsSpecs and not any(
-        "TORCHELASTIC_RUN_ID" in env for env in (found["envs"] or {}).values()
-    ):
-        found["logs_specs"] = found["logs_specs"]._of_another_run()  # noqa: SLF001 - as above
     found["environ"] = environ = without_host_variables(os.environ)
     if found["rank_variables"]:
         from supervise._gang import rank_variables

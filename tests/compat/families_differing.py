@@ -1,5 +1,5 @@
 """Deliberate differences: what `test_differences.py` says both do."""
-# ruff: noqa: PTH110, PTH116, PTH120, PTH123 - paths are strings in the libraries, too
+# ruff: noqa: PTH110, PTH116, PTH118, PTH120, PTH123, PTH208 - paths are strings in the libraries, too
 
 import json
 import os
@@ -252,12 +252,12 @@ def unfinished_line_of_two_ranks(lib, folder):
 def logs_of_an_earlier_start(lib, folder):
     """The same specs are used for a second gang of the same attempt."""
     specs = lib.DefaultLogsSpecs(str(folder / "logs"), redirects=lib.Std.OUT)
-    paths = []
     for text in ("first", "second"):
         context = _start(lib, folder, "/bin/echo", {0: (text,)}, logs_specs=specs)
-        paths.append(context.wait(period=0.05).stdouts[0])
+        path = context.wait(period=0.05).stdouts[0]
         context.close()
-    return [open(path).read() for path in paths]
+    here = os.path.dirname(path)
+    return {name: open(os.path.join(here, name)).read() for name in sorted(os.listdir(here))}
 
 
 @family

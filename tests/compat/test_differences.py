@@ -74,7 +74,7 @@ DIFFERENCES = {
         [0, ["", "[job0]:end 0", "[job1]:end 1"]],
         [2, ["", "", "", "[job0]:end 0", "[job1]:end 1"]],
     ),
-    "logs_of_an_earlier_start": (["second\n", "second\n"], ["first\n", "second\n"]),
+    "logs_of_an_earlier_start": ({"stdout.log": "second\n"}, {"stdout.log": "second\n", "stdout.log.1": "first\n"}),
     "folders_are_private": (["0o755", "0o755"], ["0o700", "0o700"]),
     "settings_that_cannot_work": (
         {
