@@ -18,9 +18,10 @@ _KILL_LATE_NS = 1_000_000_000
 _DEATH_LATE_NS = 250_000_000
 _CRASHES = frozenset({-Signals.SIGSEGV, -Signals.SIGBUS, -Signals.SIGILL, -Signals.SIGFPE})
 _LOST_PEER = (
-    r"(?i)^(?:torch\.distributed\.\w+|Connection\w*Error|BrokenPipeError|EOFError|IncompleteReadError)\b"
-    r"|\bconnection (?:was |has been )?(?:reset|closed|aborted|lost)|broken pipe|\bclosed by (?:the )?peer"
-    r"|\bpeer (?:has )?closed|\bsocket (?:was )?closed|\bend of file\b|\bunexpected eof\b"
+    r"(?i)^(?:\w+\.)*(?:Connection(?:Reset|Aborted)?Error|BrokenPipeError|IncompleteReadError|SSLEOFError|EOFError:?\s*$)"
+    r"|\bconnection (?:was |has been )?(?:likely )?(?:reset|closed|aborted|lost)|broken pipe|\bclosed by (?:the )?peer"
+    r"|\bpeer (?:has )?closed|\bsocket (?:was )?closed|\bclosed (?:the )?connection|\bserver disconnected"
+    r"|\bremote process exited"
 )
 _compiled = cache(re.compile)  # at the first failure
 
@@ -42,7 +43,7 @@ def lost_peer(message: str) -> bool:
     """Return whether an exception says that a connection to another process broke.
 
     Args:
-        message: The name of its class, a colon and its text.
+        message: The name of its class, perhaps with that of its module, a colon and its text.
     """
     return _compiled(_LOST_PEER).search(message[:2000]) is not None
 
@@ -61,11 +62,12 @@ def put_dead_first(causes: list[T], known: Callable[[T], Cause]) -> None:
     """
     for index, cause in enumerate(causes):
         dead, to = known(cause), index
-        while dead.recorded_ns is None and to:
-            earlier = known(causes[to - 1])
-            if earlier.recorded_ns is None or dead.ended_ns - earlier.recorded_ns > _late_ns(dead, earlier):
+        for place in range(index - 1, -1, -1) if dead.recorded_ns is None else ():
+            earlier = known(causes[place])
+            if earlier.recorded_ns is None:
                 break
-            to -= 1
+            if dead.ended_ns - earlier.recorded_ns <= _late_ns(dead, earlier):
+                to = place
         causes.insert(to, causes.pop(index))
 
 

@@ -158,8 +158,9 @@ def hold(names: str | None = None) -> object:
         _desk.recorded.clear()
     gang = object()
     _desk.gangs.add(gang)
-    for name in filter(None, (names or os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", DEFAULT_SIGNALS)).split(",")):
-        _install(name.strip())
+    wanted = names or os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", DEFAULT_SIGNALS)
+    for name in filter(None, map(str.strip, wanted.split(","))):
+        _install(name)
     return gang
 
 

@@ -87,17 +87,19 @@ def recorded_ns(error_file: str) -> int | None:
     return found.st_mtime_ns - _epoch_ns()
 
 
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)")
 _RECORD = re.compile(rb'\s*\{"message": \{"message": "((?:[^"\\]|\\.){0,2000})')
 
 
 def message_of(error_file: str) -> str:
-    """Return the beginning of the recorded message, with the escapes of JSON; "" if it has another format."""
+    """Return the beginning of the recorded message; "" if it has another format."""
     try:
         with closing(open_regular(error_file)) as fd:
-            found = _RECORD.match(os.read(fd, 4096))
+            found = _RECORD.match(os.read(fd, 8192))
     except OSError:
         return ""
-    return found[1].decode(errors="replace") if found is not None else ""
+    text = found[1].decode(errors="replace") if found is not None else ""
+    return _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)) if escape[1] else " ", text)
 
 
 def _epoch_ns() -> int:

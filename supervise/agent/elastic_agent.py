@@ -196,6 +196,7 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
         Raises:
             SignalException: The class of PyTorch. A termination signal arrived, and the ranks are stopped.
         """
+        self._gang = None
         with contextlib.ExitStack() as self._handlers:
             return super().run(role)
 

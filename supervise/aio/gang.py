@@ -166,11 +166,11 @@ def _shielded_from_anyio() -> Iterator[None]:
     Such a scope cancels a task at each turn of the event loop until the task has left it, which would be the second
     cancellation at once.
     """
-    anyio = sys.modules.get("anyio")
-    if anyio is None:
+    cancel_scope = getattr(sys.modules.get("anyio"), "CancelScope", None)  # not while another thread imports it
+    if cancel_scope is None:
         yield
         return
-    task, scope = _current_task(), anyio.CancelScope(shield=True)
+    task, scope = _current_task(), cancel_scope(shield=True)
     scope.__enter__()
     try:
         yield

@@ -222,7 +222,7 @@ class ProcessContext:
         trace = self._trace(index)
         if trace is None:
             return Cause(None, at_ns, self.processes[index].exitcode, oom_kill=False, lost_peer=False)
-        words = trace.rstrip().rpartition("\n")[2]
+        words = trace[trace.rfind("\n  ") + 1 :].partition("\n")[2]  # behind the last frame, with the notes
         return Cause(at_ns, at_ns, None, oom_kill=False, lost_peer=lost_peer(words))
 
     def _error(self, index: int) -> ProcessException:

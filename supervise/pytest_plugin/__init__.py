@@ -10,6 +10,7 @@ import pytest
 
 TYPE_CHECKING = False  # without an import of typing
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
     from supervise.pytest_plugin._gather import RankGather
@@ -54,9 +55,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         _mark.generate(metafunc, mark)
 
 
-@pytest.hookimpl(trylast=True)  # a conftest.py may mark tests by this hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # a conftest.py may mark tests by this hook
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """Prepare the marked tests."""
+    yield
     for item in items:
         if item.get_closest_marker("ranks") is not None:
             from supervise.pytest_plugin import _host

@@ -221,7 +221,11 @@ def prepare(item: pytest.Item) -> None:
         settings = _mark.of_item(item)
         _mark.budget(item.config)
     except _mark.MarkError as error:
-        raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+        text = f"{item.nodeid}: {error}"
+        if hasattr(item.config, "workerinput"):  # an error here would end a worker of pytest-xdist without the text
+            vars(item)["setup"] = functools.partial(pytest.fail, text, pytrace=False)
+            return
+        raise pytest.UsageError(text) from None
     manager = item.config.pluginmanager
     if not manager.has_plugin(_HOOKS):
         manager.register(Hooks(), _HOOKS)

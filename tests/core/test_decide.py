@@ -450,12 +450,17 @@ def test_a_killed_rank_comes_before_what_its_peers_raised_until_its_death_was_no
     assert verdict.blamed == ((1, 0, 2) if root == 1 else (0, 2, 1))
 
 
+def test_a_death_comes_before_all_exceptions_after_the_first_about_a_connection():
+    peers = [exited(rank, 1, 9, lost_peer=rank == 0) for rank in (0, 2)]
+    assert verdict_on(3, exited(1, 7, 100), counted({0: 50, 2: 60}), *peers).blamed == (1, 0, 2)
+
+
 @pytest.mark.parametrize("code", [7, -6, -15])
 @pytest.mark.parametrize(
     ("late_ms", "lost", "blamed"), [(200, (0, 2), (1, 0, 2)), (200, (2,), (0, 1, 2)), (300, (0, 2), (0, 2, 1))]
 )
 def test_any_death_comes_before_what_its_peers_raised_about_their_connections(code, late_ms, lost, blamed):
-    """But not before another exception: a rank may exit because its peer has failed."""
+    """But not only because of another exception: a rank may exit because its peer has failed."""
     dead = exited(1, code, 1 + late_ms * 1_000_000)
     peers = [exited(rank, 1, 9, lost_peer=rank in lost) for rank in (0, 2)]
     assert verdict_on(3, dead, counted({0: 1, 2: 2}), *peers).blamed == blamed
@@ -464,11 +469,19 @@ def test_any_death_comes_before_what_its_peers_raised_about_their_connections(co
 ABOUT_A_PEER = (
     "ConnectionResetError: [Errno 104] Connection reset by peer",
     "EOFError: ",
+    "EOFError",
+    "asyncio.exceptions.IncompleteReadError: 0 bytes read on a total of 4 expected bytes",
+    "http.client.RemoteDisconnected: Remote end closed connection without response",
+    "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
+    "RuntimeError: it said:\nConnection reset by peer",
     "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1",
-    "torch.distributed.DistBackendError: NCCL error",
     "OSError: [Errno 32] Broken pipe",
 )
-ABOUT_ITSELF = ("ValueError: no connection to the problem", "KeyError: 'peer'", "TimeoutError: timed out", "")
+ABOUT_ITSELF = (
+    *("ValueError: no connection to the problem", "KeyError: 'peer'", "TimeoutError: timed out", ""),
+    *("EOFError: EOF when reading a line", "EOFError: Ran out of input", "SyntaxError: unexpected EOF while parsing"),
+    *("ConnectionRefusedError: [Errno 111] Connection refused", "torch.distributed.DistStoreError: wait timeout"),
+)
 
 
 def test_exceptions_that_say_that_a_connection_broke():

@@ -301,23 +301,26 @@ def test_o9_an_undecorated_end_has_its_signal_name_and_last_words(tmp_path, kind
 
 
 def raise_of(kind: str) -> None:
-    raise {"EOFError": EOFError, "ValueError": ValueError}[kind]('not "here"')
+    raise {"BrokenPipeError": BrokenPipeError, "ValueError": ValueError}[kind]('not "here"')
 
 
-@pytest.mark.parametrize("error", ["EOFError", "ValueError"])
+@pytest.mark.parametrize("error", ["BrokenPipeError", "ValueError"])
 def test_the_record_of_a_rank_says_whether_a_connection_broke(tmp_path, error):
-    """The record of a function, and that of a program in the format of PyTorch."""
-    text = json.dumps({"message": {"message": f"{error}: x", "extraInfo": {"py_callstack": "EOFError: of another"}}})
-    writes = f"open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write({text!r}); sys.exit(1)"
-    program = (sys.executable, {0: ("-c", f"import os, sys; {writes}")})
-    for entrypoint, args in ((raise_of, {0: (error,)}), program):
+    """The record of a function, that of a program in the format of PyTorch, and one with escapes only."""
+    text = json.dumps(
+        {"message": {"message": f"{error}: x", "extraInfo": {"py_callstack": "BrokenPipeError: of another"}}}
+    )
+    bare = text.replace(f"{error}: x", "".join(f"\\u{ord(letter):04x}" for letter in f"{error}: x"))
+    writes = "import os, sys; open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write({!r}); sys.exit(1)"
+    programs = [(sys.executable, {0: ("-c", writes.format(each))}) for each in (text, bare)]
+    for entrypoint, args in ((raise_of, {0: (error,)}), *programs):
         with Recorder() as recorder:
             gang = Supervisor.start(
                 name="lost", entrypoint=entrypoint, args=args, logs_specs=DefaultLogsSpecs(str(tmp_path))
             )
             gang.ask(Subscribe(ref=recorder.ref))
             gang.ask(Start())
-            assert recorder.wait_for(WorkerExited).lost_peer == (error == "EOFError")
+            assert recorder.wait_for(WorkerExited).lost_peer == (error == "BrokenPipeError")
             gang.ask(Wait())
             gang.stop()
 
