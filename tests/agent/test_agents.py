@@ -49,7 +49,7 @@ if __name__ == "__main__":
 STOPPED = """
 import os, pykka, signal, threading
 from torch.distributed.launcher.api import LaunchConfig
-from supervise import SuperviseError
+from supervise import Status, SuperviseError, Supervisor
 from supervise.agent import launch
 
 def stay(pipe):
@@ -60,6 +60,9 @@ def stay(pipe):
 
 def stop(pipe):
     os.read(pipe, 1)
+    [gang] = pykka.ActorRegistry.get_by_class(Supervisor)
+    while gang.ask(Status()).phase != "running":
+        threading.Event().wait(0.01)
     pykka.ActorRegistry.stop_all(block=False)
 
 if __name__ == "__main__":
