@@ -55,7 +55,7 @@ _register = pykka.ActorRegistry.register
 def observed(begin: Callable[[pykka.ActorRef[Any]], object]) -> Iterator[None]:
     """Call `begin` with each plain actor that this block starts on this thread, before the actor's thread runs.
 
-    If the block raises, all actors that it has started are told to stop: no caller has their refs.
+    If the block raises, tell all actors that it has started to stop, because no caller has their refs.
     """
     started: list[pykka.ActorRef[Any]] = []
     _hooks.begin, _hooks.started = begin, started
