@@ -37,6 +37,9 @@ _BEGIN_S = 60.0
 _LOOK_S = 60.0
 """A start has no time limit. At this interval, the caller checks that the gang still runs."""
 
+_STOPPED = (-signal.SIGTERM, -signal.SIGKILL)
+"""The exit codes of a rank that a stop has ended."""
+
 _standing: set[_Ends] = set()
 """The gangs that this interpreter waits for at its exit."""
 _registered_in: set[int] = set()
@@ -52,11 +55,14 @@ class _Ends:
 
     def exited(self, end: say.WorkerExited, value: OutcomeFile | None) -> None:
         """Set the end of a rank that has been reaped. An exit code that is not known is `LOST_CODE`."""
-        trace, raised_ns = _trace(end, value)
+        left_ns, way = _way_out(end, value)
+        exitcode = LOST_CODE if end.exitcode is None else end.exitcode
+        if isinstance(way, int) and exitcode in _STOPPED:  # a stop has ended it while it was exiting
+            exitcode = way
         self._processes[end.local_rank].settle(
-            LOST_CODE if end.exitcode is None else end.exitcode,
-            failed_ns=end.ended_ns if raised_ns is None else raised_ns,
-            trace=trace,
+            exitcode,
+            failed_ns=end.ended_ns if left_ns is None else left_ns,
+            trace=way if isinstance(way, str) else None,
             complaint=end.complaint,
         )
 
@@ -84,18 +90,18 @@ class _Ends:
             process.join(max(0.0, deadline_s - time.monotonic()))
 
 
-def _trace(end: say.WorkerExited, value: OutcomeFile | None) -> tuple[str | None, int | None]:
-    """Return the traceback of the exception of a rank, and the monotonic time in ns at which it left the function.
+def _way_out(end: say.WorkerExited, value: OutcomeFile | None) -> tuple[int | None, str | int | None]:
+    """Return the monotonic time in ns at which an exception left the function of a rank, and its traceback.
 
-    The traceback of `SystemExit` is None.
+    `SystemExit` has an exit code in place of the traceback.
     """
     if end.exitcode == 0 or value is None or value.kind() != "value":
         return None, None
     try:
-        raised_ns, trace = value.load()
+        left_ns, way = value.load()
     except Exception:  # the rank has overwritten the file: only the exit code is known
         return None, None
-    return None if trace is None else str(trace), int(raised_ns)
+    return int(left_ns), way if isinstance(way, int) else str(way)
 
 
 class _Inherited(LogsSpecs):

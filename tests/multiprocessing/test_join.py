@@ -93,16 +93,13 @@ def test_an_exit_whose_code_is_truncated_to_0_is_not_a_success(method):
 
 
 def test_an_exit_counts_from_when_it_left_the_function(tmp_path):
-    """Its process is still exiting when its peer raises: libraries take long to end."""
-    left, raised = tmp_path / "left", tmp_path / "raised"
-    wait = "[threading.Event().wait(0.01) for _ in iter(lambda: os.path.exists({!r}), True)]"
-    exits = (
-        f"import atexit; atexit.register(lambda: (open({str(left)!r}, 'w'), {wait.format(str(raised))})); sys.exit(7)"
-    )
-    raises = f"{wait.format(str(left))}; open({str(raised)!r}, 'w'); raise ValueError('later')"
-    with pytest.raises(mp.ProcessExitedException) as caught:
-        mp.spawn(work.run, sources(raises, exits), 2)
-    assert caught.value.error_index == 1
+    """Its process is still exiting when its peer raises, and the stop ends it: libraries take long to end."""
+    left = str(tmp_path / "left")
+    exits = f"import atexit; atexit.register(lambda: (open({left!r}, 'w'), block())); sys.exit(7)"
+    wait = f"[threading.Event().wait(0.01) for _ in iter(lambda: os.path.exists({left!r}), True)]"
+    with pytest.raises(mp.ProcessExitedException, match=r"^process 1 terminated with exit code 7$") as caught:
+        mp.spawn(work.run, sources(f"{wait}; raise ValueError('later')", exits), 2)
+    assert (caught.value.error_index, caught.value.exit_code, caught.value.signal_name) == (1, 7, None)
 
 
 def test_a_segmentation_fault_is_named():

@@ -178,7 +178,7 @@ def _call_plainly(settings: Settings) -> None:
     """Call the user's function. If it raises an `Exception`, send the monotonic time (ns) and the traceback.
 
     Do the same for an exit whose code would be truncated to 0, that of a success. Of another exit that is not a
-    success, send the time and None: the process may take long to end.
+    success, send the time and the code: the process may take long to end, or be stopped before.
     """
     import time
 
@@ -192,7 +192,7 @@ def _call_plainly(settings: Settings) -> None:
         if isinstance(error, SystemExit):
             if not _is_truncated(error.code):
                 if error.code not in (None, 0) and os.getpid() == rank_pid:
-                    _sent(settings, (time.monotonic_ns(), None))
+                    _sent(settings, (time.monotonic_ns(), error.code & 0xFF if isinstance(error.code, int) else 1))
                 raise
             error = _explained(error)
         raised_ns, trace = time.monotonic_ns(), traceback_of(error)
