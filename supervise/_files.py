@@ -171,6 +171,21 @@ def _make_folder(path: str, name: str, at: int, made: dict[str, tuple[int, int]]
         made[path] = found.st_dev, found.st_ino
 
 
+def temporary_folder() -> str:
+    """Return the system's folder for temporary files, as `tempfile.gettempdir`.
+
+    Raises:
+        FileNotFoundError: No such folder can be written to, as in a container with a read-only file system.
+    """
+    import tempfile  # lazy: it takes a thirtieth of the time of the first gang
+
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError as error:
+        why = f"{error.strerror}; set TMPDIR to a folder that can be written to"
+        raise FileNotFoundError(error.errno, why) from None
+
+
 def not_a_folder(path: str) -> NotADirectoryError:
     if not os.path.islink(path):
         return NotADirectoryError(f"log_dir: {path} is a file")

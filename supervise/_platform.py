@@ -233,16 +233,25 @@ def no_process(what: str) -> Iterator[None]:
     try:
         yield
     except BlockingIOError as error:
-        raise OSError(errno.EAGAIN, f"no process for {what}: {error.strerror}; {_LIMITS}") from error
+        raise OSError(
+            errno.EAGAIN, f"no process for {what}: {why_refused(errno.EAGAIN, error.strerror or '')}"
+        ) from error
 
 
 def why_refused(number: int, reason: str) -> str:
     """Return why the kernel refused a launch: a system call is refused, or after EAGAIN a limit may be reached."""
     if number == errno.EAGAIN and _LIMITS not in reason:
-        return f"{reason}; {_LIMITS}"
+        return f"{reason}; {_limits()}"
     return (number in _REFUSALS and refused(functions=False, failed=True)) or reason
 
 
 def no_thread(what: str, error: RuntimeError) -> OSError:
     """Return the `OSError` to raise instead of the bare `RuntimeError` of a failed thread start."""
-    return OSError(errno.EAGAIN, f"no thread for {what}: {error}; {refused_thread() or _LIMITS}")
+    return OSError(errno.EAGAIN, f"no thread for {what}: {error}; {refused_thread() or _limits()}")
+
+
+def _limits() -> str:
+    import resource
+
+    has_memory_limit = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    return f"{_LIMITS}, or the limit on memory (ulimit -v)" if has_memory_limit else _LIMITS

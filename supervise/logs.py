@@ -18,6 +18,7 @@ from supervise._files import (
     make_private,
     not_a_folder,
     open_folder,
+    temporary_folder,
 )
 from supervise.errors import SpecError
 
@@ -372,7 +373,11 @@ def _make_private_dirs(path: str) -> None:
 
 
 def new_temp_dir(prefix: str) -> str:
-    """Create a private folder in the system's temporary folder and return its path."""
+    """Create a private folder in the system's temporary folder and return its path.
+
+    Raises:
+        OSError: The folder cannot be created.
+    """
     if "tempfile" not in sys.modules and not os.environ.keys() & {"TEMP", "TMP"}:
         parent = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - a private folder below
         path = os.path.join(parent, f"{prefix}{os.urandom(8).hex()}")
@@ -382,10 +387,10 @@ def new_temp_dir(prefix: str) -> str:
             pass
         else:
             return path
-    import tempfile  # lazy: it takes a thirtieth of the time of the first gang
+    import tempfile  # lazy, as in `temporary_folder`
 
     os.close(os.open(os.devnull, os.O_RDONLY))  # if no descriptor is left, this error says so, and that of mkdtemp not
-    return tempfile.mkdtemp(prefix=prefix)
+    return tempfile.mkdtemp(prefix=prefix, dir=temporary_folder())
 
 
 def _one_name(text: str) -> str:

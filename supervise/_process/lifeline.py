@@ -19,7 +19,7 @@ import signal
 import threading
 
 from supervise._platform import F_SETSIG
-from supervise._process.files import clear_of_stdio
+from supervise._process.files import clear_of_stdio, stdio_taken
 from supervise._runtime import fork_hooks
 
 _lock = threading.RLock()  # a signal handler may fork inside it
@@ -36,12 +36,15 @@ The distance is large, so that the write end rarely moves.
 def private_pipe() -> tuple[int, int]:
     """Return both ends of a new pipe. A forked child closes its copy of the write end.
 
+    Neither is a standard stream, even if the host has closed its own: what is written there, such as the output of
+    ranks, would make the lifeline kill the ranks.
+
     The caller closes the write end by `close_private`.
 
     Raises:
         OSError: There is no descriptor left.
     """
-    with _lock:  # a fork waits for the lock
+    with _lock, stdio_taken():  # a fork waits for the lock
         read, write = os.pipe()
         _write_ends.add(write)
     return read, write

@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         streams.open_closed()
-        if words[:1] != ["run"]:  # ranks write their own bytes
+        if words[:1] != ["run"]:
             streams.print_any_text()
     try:
         code = _dispatch(words, own_process=argv is None)
@@ -133,6 +133,9 @@ def _run(words: list[str], *, own_process: bool) -> int:
     from supervise.cli import streams
     from supervise.cli.options import groups
 
+    plain = sys.stdout
+    if own_process:
+        streams.print_any_text()
     try:
         given = groups.read(words)  # first, because --help needs no more
     except OSError as error:  # stdout takes no help, or the path of a gang file is relative to a deleted directory
@@ -143,9 +146,8 @@ def _run(words: list[str], *, own_process: bool) -> int:
     options = validated(*given)
     if own_process:
         _collect_garbage()
-    if own_process and options.dry_run:
-        streams.print_any_text()
-    elif own_process:
+    if own_process and not options.dry_run:
+        sys.stdout = plain  # ranks write their own bytes
         streams.show_no_output()
     return run(options, own_process=own_process)
 

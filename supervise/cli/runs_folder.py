@@ -9,17 +9,25 @@ import stat
 from supervise._files import make_private
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_ADVICE = "set SUPERVISE_RUNS_DIR to a folder of yours"
 
 
 def runs_dir() -> str:
-    """Return the path: ``$SUPERVISE_RUNS_DIR``, or else a folder below the user's state, or else below ``$TMPDIR``."""
+    """Return the path: ``$SUPERVISE_RUNS_DIR``, or else a folder below the user's state, or else below ``$TMPDIR``.
+
+    No folder may be writable, as in a container with a read-only file system. Then this path cannot be created.
+    """
     if given := os.environ.get("SUPERVISE_RUNS_DIR"):
         return os.path.abspath(given)
     if (state := _state()) is not None:
         return os.path.join(state, "supervise", "runs")
     import tempfile  # lazy: few users have no home, and the import is slow
 
-    return os.path.join(tempfile.gettempdir(), f"supervise-{os.geteuid()}")
+    try:
+        parent = tempfile.gettempdir()
+    except FileNotFoundError:
+        parent = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - no folder is created there
+    return os.path.join(parent, f"supervise-{os.geteuid()}")
 
 
 def open_runs_dir(*, make: bool = False) -> tuple[str, int]:
@@ -33,7 +41,8 @@ def open_runs_dir(*, make: bool = False) -> tuple[str, int]:
 
     Raises:
         FileNotFoundError: There is no folder, and `make` is False.
-        OSError: The folder cannot be opened or created, or belongs to another user; ``filename`` is its path.
+        OSError: The folder cannot be opened, created or written to, or belongs to another user; ``filename`` is its
+            path.
     """
     path = runs_dir()
     if make:
@@ -49,11 +58,13 @@ def open_runs_dir(*, make: bool = False) -> tuple[str, int]:
     found = os.fstat(at)
     if found.st_uid != os.geteuid() and (make or shared):
         os.close(at)
-        advice = "set SUPERVISE_RUNS_DIR to a folder of yours"
-        raise PermissionError(errno.EPERM, f"belongs to user {_user(found.st_uid)}; {advice}", path)
+        raise PermissionError(errno.EPERM, f"belongs to user {_user(found.st_uid)}; {_ADVICE}", path)
     if shared and stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
         os.close(at)
         raise PermissionError(errno.EPERM, "other users may write to it; run: chmod 700 on it", path)
+    if make and not os.access(path, os.W_OK | os.X_OK):
+        os.close(at)
+        raise PermissionError(errno.EACCES, f"cannot be written to; {_ADVICE}, or give --log-dir", path)
     return path, at
 
 
@@ -79,6 +90,8 @@ def _make_folders(path: str) -> None:
             make_private(each)
         except FileExistsError:  # another run has created it in the meantime
             continue
+        except OSError as error:
+            raise OSError(error.errno, f"{error.strerror}; {_ADVICE}, or give --log-dir", each) from None
 
 
 def _state() -> str | None:
@@ -87,7 +100,8 @@ def _state() -> str | None:
     home = os.environ.get("HOME") or ""
     if not os.path.isabs(state) and os.path.isabs(home) and not _is_of_another(home):  # XDG ignores relative paths
         state = os.path.join(home, ".local", "state")
-    return state if os.path.isabs(state) and _can_make(state) else None
+    runs = os.path.join(state, "supervise", "runs")
+    return state if os.path.isabs(state) and (os.path.isdir(runs) or _can_make(runs)) else None
 
 
 def _is_of_another(home: str) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
+import select
 import sys
 from contextlib import suppress
 from typing import Any
@@ -49,10 +49,12 @@ class _Stdout(io.FileIO):
     """The stdout of a command, which marks its errors."""
 
     def write(self, data: Any) -> Any:
-        """Write, as in the base class."""
+        """Write, as in the base class. Wait for the reader also if another program has left the file non-blocking."""
         try:
-            if (written := super().write(data)) is None:
-                raise BlockingIOError(errno.EAGAIN, "write could not complete without blocking")
+            while (written := super().write(data)) is None:
+                room = select.poll()
+                room.register(self, select.POLLOUT)
+                room.poll()
         except OSError as error:
             mark: Any = error
             mark.of_stdout = True
@@ -120,11 +122,19 @@ def failed(command: str, error: OSError, *, of_stdout: bool = False) -> int:
     text, code = complaint(error), _FAILED
     if of_stdout:
         text = f"cannot write to stdout: {text}"
-    elif isinstance(error, FileNotFoundError) and error.filename is None:
+    elif isinstance(error, FileNotFoundError) and error.filename is None and _is_cwd_deleted():
         text, code = "the working directory of this process has been deleted; go to another one first", _WRONG_USAGE
     with suppress(OSError):
         print(f"supervise{' ' if command else ''}{command}: {text}", file=sys.stderr)
     return code
+
+
+def _is_cwd_deleted() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _discard_stdout() -> bool:

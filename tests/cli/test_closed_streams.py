@@ -1,6 +1,9 @@
 """Commands whose stdin, stdout or stderr is closed, or whose stdout takes no output."""
 
+import fcntl
+import os
 import re
+import select
 import subprocess
 from pathlib import Path
 
@@ -143,6 +146,35 @@ def test_an_output_of_which_a_part_was_written(supervise: Command, unbuffered: s
         limited, env=env, cwd=supervise.tmp_path, stderr=-1, text=True, timeout=PATIENCE_S, check=False
     )
     assert (done.returncode, "File too large\n" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("words", [("run", "--help"), ("completion", "bash")], ids=" ".join)
+def test_a_pipe_that_another_program_has_made_non_blocking(supervise: Command, words: tuple[str, ...]):
+    """The command waits for a reader that is slower, as at a blocking pipe."""
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    os.set_blocking(write, False)
+    with subprocess.Popen([*SUPERVISE, *words], env=environment(supervise.tmp_path), stdout=write) as process:
+        select.select([read], [], [], PATIENCE_S)
+        os.close(write)
+        with os.fdopen(read, encoding="utf-8") as reader:
+            assert reader.read() == supervise.supervise(*words).stdout
+    assert process.returncode == 0
+
+
+def test_without_a_folder_for_temporary_files_there_are_no_runs(supervise: Command):
+    """The limit keeps `tempfile` from finding one, as a read-only file system does. Nothing else is said to be gone."""
+    lost = {"SUPERVISE_RUNS_DIR": "", "HOME": "/dev/null", "XDG_STATE_HOME": "", "TMPDIR": str(supervise.tmp_path)}
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *SUPERVISE, "ls"],
+        env={**environment(supervise.tmp_path), **lost},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"no runs in {supervise.tmp_path}/supervise-")
 
 
 @pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

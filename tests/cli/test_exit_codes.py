@@ -152,6 +152,25 @@ def test_126_where_the_program_cannot_be_executed(supervise: Command, mode: int,
     assert done.stderr == f"supervise: cannot start rank 0: {file}: {why.format(file=file)}\n"
 
 
+def test_126_where_the_program_is_out_of_reach(supervise: Command):
+    """As shells do; a folder that may not be searched is the same to `stat`, but not for root."""
+    (supervise.tmp_path / "loop").symlink_to("loop")
+    (supervise.tmp_path / "file").touch()
+    told = {name: supervise.run(name) for name in ("./loop", "./file/program", f"./{'x' * 300}")}
+    assert {done.returncode for done in told.values()} == {126}
+    assert [done.stderr.rpartition(": ")[2].strip() for done in told.values()] == [
+        *("Too many levels of symbolic links", "Not a directory", "File name too long"),
+    ]
+
+
+@pytest.mark.skipif(not os.statvfs("/proc").f_flag & os.ST_NOEXEC, reason="/proc is mounted without noexec")
+def test_126_where_the_file_system_executes_nothing(supervise: Command):
+    """To make the file executable would not help."""
+    done = supervise.run("/proc/version")
+    told = "supervise: cannot start rank 0: /proc/version: Permission denied; its file system is mounted with noexec\n"
+    assert (done.returncode, done.stderr) == (126, told)
+
+
 def test_126_for_a_directory(supervise: Command):
     """A directory is there, and is no program."""
     done = supervise.run("./")
@@ -169,7 +188,7 @@ def test_after_a_refused_start_nothing_is_said_to_be_left(capfd: pytest.CaptureF
         options = parse(["--stdin", "none", "true"])
         run = _Run(options, Console("never"), mailbox, RankStdin(options, pytest.fail))
         run._gang = SimpleNamespace(ask=lambda message, **_: replies[type(message)])
-        assert run._supervise() == 1
+        assert run._supervise() == 2
     assert run._progress.reason is None
     assert "cannot start: no such containment here" in capfd.readouterr().err
 

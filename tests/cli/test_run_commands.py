@@ -488,6 +488,9 @@ def test_where_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, te
     monkeypatch.setenv("HOME", str(tmp_path))
     assert runs_dir() == str(tmp_path / ".local/state/supervise/runs")
     assert Path(make_runs_dir()).stat().st_mode & 0o777 == 0o700
+    shutil.rmtree(tmp_path / ".local/state/supervise")
+    (tmp_path / ".local/state/supervise").touch()  # no folder can be made below
+    assert runs_dir() == str(temporary_folder / f"supervise-{os.geteuid()}")
     monkeypatch.setenv("HOME", "/dev/null")
     assert runs_dir() == str(temporary_folder / f"supervise-{os.geteuid()}")
 

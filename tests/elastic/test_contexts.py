@@ -5,6 +5,7 @@ import inspect
 import logging
 import os
 import queue
+import resource
 import signal
 import subprocess
 import sys
@@ -273,8 +274,14 @@ def test_a_start_that_gets_no_thread_gives_everything_back(monkeypatch, owner, n
 
     held = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(owner, name, refuse)
-    with pytest.raises(BlockingIOError, match=r"no thread for the supervisor of 's': can't start new thread"):
-        start_processes("s", "/bin/true", {0: ()}, {0: {}}, specs())
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    for limit, also in ((soft, "group\\)$"), (2**45, "group\\), or the limit on memory")):  # both refuse with one error
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+        try:
+            with pytest.raises(BlockingIOError, match=f"no thread for the supervisor of 's': can't start .*{also}"):
+                start_processes("s", "/bin/true", {0: ()}, {0: {}}, specs())
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     assert signal.getsignal(signal.SIGTERM) is held
 
 

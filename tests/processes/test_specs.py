@@ -184,6 +184,9 @@ except SpecError as error:
     assert "99 ranks need about" in said.stdout, said.stderr
     assert advice in said.stdout
     assert list(tmp_path.iterdir()) == []
+    if hard:
+        enough = int(said.stdout.partition("need about ")[2].split()[0])
+        assert run(["-c", program.replace("(64, hard)", f"({enough}, {enough})")]).stdout == ""
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 64
 
 

@@ -262,3 +262,24 @@ def test_k7_a_host_that_has_closed_its_stderr_starts_functions(tmp_path):
     source = GUARDED.replace("import os, supervise", "import os, sys, supervise; os.close(sys.stderr.fileno())", 1)
     (tmp_path / "program.py").write_text(source)
     assert run(tmp_path, sys.executable, "program.py") == dict.fromkeys(("spawn", "forkserver", "fork"), VALUES)
+
+
+def test_k1_in_a_host_that_has_closed_its_streams_the_output_of_ranks_is_not_written_to_the_lifeline(tmp_path):
+    """Each write to that pipe would kill the ranks. A daemon may close the streams, and open no others."""
+    (tmp_path / "program.py").write_text(
+        """import os, sys, supervise
+def work():
+    print("out", flush=True)
+    print("err", file=sys.stderr)
+if __name__ == "__main__":
+    said = os.open("said", os.O_WRONLY | os.O_CREAT)
+    os.closerange(0, 3)
+    for name, entry, args in (("program", "sh", ("-c", "echo out; echo err >&2")), ("function", work, ())):
+        for _ in range(5):
+            with supervise.start_processes(name, entry, dict.fromkeys(range(2), args)) as context:
+                os.write(said, f"{context.wait().outcome}\\n".encode())
+    os._exit(0)  # an interpreter without a stdout exits with 120
+"""
+    )
+    subprocess.run([sys.executable, "program.py"], check=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": ROOT})
+    assert (tmp_path / "said").read_text() == "succeeded\n" * 10

@@ -148,7 +148,7 @@ def check_open_files(nprocs: int, *, each: int, shown: int, later: int = 0) -> i
             f"{need} {advised} open files, and the soft limit RLIMIT_NOFILE is {soft}"
             f" (the hard limit: {top}); raise it with: ulimit -n {advised}"
             if raised
-            else f"{need} {needed} open files, which is above the hard limit of {hard}"
+            else f"{need} {needed + later} open files, which is above the hard limit of {hard}"
             " (RLIMIT_NOFILE): use fewer ranks, or have root raise it"
         )
         raise SpecError(msg)

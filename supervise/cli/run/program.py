@@ -17,7 +17,7 @@ from supervise._story.failure_report import WHY_LINES, Story, end_of_output, rec
 from supervise._story.wording import shortened
 from supervise._views.recorded_run import RecordedRun
 from supervise.cli.options.values import open_without_wait
-from supervise.errors import SpawnError
+from supervise.errors import SpawnError, SpecError
 
 if TYPE_CHECKING:
     from supervise.cli.options.options import Options
@@ -29,6 +29,7 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 USAGE = 2
 _FIRST_LINE_BYTES = 256
 _REFUSED = {errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.EISDIR, errno.ENOTDIR, errno.E2BIG, errno.ETXTBSY}
+_REFUSED |= {errno.ELOOP, errno.ENAMETOOLONG}
 _OF_SHELLS = frozenset({"alias", "cd", "eval", "exec", "export", "set", "source", "ulimit", "umask", "unset", "."})
 """Commands that exist only in a shell, which people write as a program."""
 
@@ -50,9 +51,12 @@ def command(part: Part) -> tuple[str, ...]:
     if not _is_found(path, part.env.get("PATH", os.environ.get("PATH", os.defpath))):
         if os.path.isdir(path) and os.path.dirname(program):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), program)
-        if not os.path.exists(path) or not os.path.dirname(program):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), program)
+        number = errno.EACCES if os.path.dirname(program) else errno.ENOENT
+        try:
+            os.stat(path)
+        except OSError as error:  # it is missing, or its folder may not be searched
+            number = error.errno or number
+        raise OSError(number, os.strerror(number), program)
     return program, *part.args
 
 
@@ -86,6 +90,8 @@ def start_code(error: BaseException, logs: str | None = None) -> int:
         return USAGE
     if isinstance(error, OSError):
         return launch_code(error.errno)
+    if isinstance(error, SpecError):
+        return USAGE
     return (as_shell(error.exitcode or 0) or 1) if isinstance(error, SpawnError) else 1
 
 
@@ -114,7 +120,13 @@ def complaint(number: int, part: Part) -> str | None:
     if number == errno.ENOENT and os.path.exists(path):
         return f"{program}: {_without_interpreter(path)}"
     if number == errno.EACCES and os.path.isfile(path) and not os.access(path, os.X_OK):
-        return f"{program}: {os.strerror(number)}; to make it executable: chmod +x {shlex.quote(program)}"
+        noexec = os.statvfs(path).f_flag & os.ST_NOEXEC
+        remedy = (
+            "its file system is mounted with noexec"
+            if noexec
+            else f"to make it executable: chmod +x {shlex.quote(program)}"
+        )
+        return f"{program}: {os.strerror(number)}; {remedy}"
     if number == errno.ENOEXEC:
         return f"{program}: {os.strerror(number)}; a script needs a first line such as #!/bin/sh"
     return None

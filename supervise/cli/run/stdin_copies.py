@@ -8,6 +8,7 @@ import tempfile
 import threading
 from typing import TYPE_CHECKING
 
+from supervise._files import temporary_folder
 from supervise._process.files import clear_of_stdio, close
 from supervise._runtime.wakeup import WakeFd
 
@@ -43,7 +44,7 @@ class StdinCopies:
         self._size = 0  # the number of bytes that were read
         self._at_end = False
         self._wake = WakeFd()
-        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - `_run` closes it
+        self._file = tempfile.TemporaryFile(buffering=0, dir=temporary_folder())  # noqa: SIM115 - `_run` closes it
         try:
             for _ in range(count):
                 read, write = os.pipe2(os.O_CLOEXEC)
