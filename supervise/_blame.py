@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _KILL_LATE_NS = 1_000_000_000
+_EXIT_LATE_NS = 2_000_000_000
 _DEATH_LATE_NS = 250_000_000
 _CRASHES = frozenset({-Signals.SIGSEGV, -Signals.SIGBUS, -Signals.SIGILL, -Signals.SIGFPE})
 _LOST_PEER = (
@@ -75,4 +76,8 @@ def _late_ns(dead: Cause, earlier: Cause) -> int:
     """Return how long after an exception the death may be noticed that has caused it, in ns; -1: it has not."""
     if dead.oom_kill or dead.exitcode == -Signals.SIGKILL:
         return _KILL_LATE_NS
-    return _DEATH_LATE_NS if dead.exitcode in _CRASHES or earlier.lost_peer else -1
+    if dead.exitcode in _CRASHES:
+        return _DEATH_LATE_NS
+    if not earlier.lost_peer:
+        return -1
+    return _EXIT_LATE_NS if (dead.exitcode or 0) > 0 else _DEATH_LATE_NS  # exit handlers and libraries take their time

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 def launch(config: LaunchConfig, entrypoint: Callable[..., Any] | str, *args: Any, **settings: Any) -> dict[int, Any]:
     """Run a function or a program in the ranks of this node; return global rank to return value.
 
-    If the number of nodes may change, ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE`` is set to 1, unless the caller has set it.
+    If ranks may start again, or the number of nodes may change, ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE`` is set to 1,
+    unless the caller has set it.
 
     Args:
         config: PyTorch's settings of the nodes, the rendezvous and the ranks. `run_id` is set if it is empty.
@@ -44,9 +45,10 @@ def launch(config: LaunchConfig, entrypoint: Callable[..., Any] | str, *args: An
     """
     config.run_id = config.run_id or str(uuid.uuid4().int)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle
-    if config.max_nodes > 1:
-        # PyTorch 2.13 publishes the address of a shared store in the first round of a rendezvous only. A node that
-        # joins in a later round, or replaces another, would wait for it for 60 s, then all agents would fail.
+    if config.max_nodes > 1 or config.max_restarts > 0:
+        # In a shared store, gloo of a later attempt finds the addresses of an earlier one. PyTorch 2.13 also publishes
+        # the address of such a store in the first round of a rendezvous only. A node that joins in a later round, or
+        # replaces another, would wait for it for 60 s, then all agents would fail.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     spec = _spec(config, entrypoint, args)
     agent = SupervisedElasticAgent(

@@ -39,6 +39,18 @@ LOADER = [
     MAIN,
 ]
 LOCK = [StackFrame(function="save", file="/home/you/train.py", line=40), MAIN]
+TENSOR_PARALLEL = [
+    StackFrame(function="__call__", file=f"{TORCH}/_ops.py", line=1279),
+    StackFrame(function="wait_tensor", file=f"{TORCH}/distributed/_functional_collectives.py", line=142),
+    STEP,
+    MAIN,
+]
+PIPELINE = [
+    StackFrame(function="_wait_batch_p2p", file=f"{TORCH}/distributed/pipelining/schedules.py", line=683),
+    STEP,
+    MAIN,
+]
+REMOTE_CALL = [StackFrame(function="rpc_sync", file=f"{TORCH}/distributed/rpc/api.py", line=842), MAIN]
 ANYWHERE = {"forward": FORWARD, "loader": LOADER, "lock": LOCK}
 PLAIN = [
     StackFrame(function="wait", file=f"{STANDARD}/threading.py", line=331),
@@ -109,6 +121,40 @@ def test_lines_do_not_count():
     """Ranks that wait in a loop are on different lines of it."""
     elsewhere = [StackFrame(function=frame.function, file=frame.file, line=frame.line + 1) for frame in PLAIN]
     assert named(rank(PLAIN), rank(LOCK), rank(elsewhere))[0] == 1
+
+
+def test_lines_count_if_nothing_else_differs():
+    """One rank sleeps, a call without a frame, in the function in which the others wait for an asynchronous result."""
+    waits = [StackFrame(function="train", file="/home/you/train.py", line=14), MAIN]
+    sleeps = [StackFrame(function="train", file="/home/you/train.py", line=12), MAIN]
+    evidence = "by its stack: train (train.py:12), on another line than ranks 0-1"
+    assert named(rank(waits), rank(waits), rank(sleeps)) == (2, evidence)
+    assert named(rank(waits), rank(sleeps)) == (0, "silent longest: the stacks do not decide")
+
+
+@pytest.mark.parametrize(
+    "waiting", [TENSOR_PARALLEL, PIPELINE, REMOTE_CALL], ids=["tensor_parallel", "pipeline", "rpc"]
+)
+def test_what_waits_below_operators_pipelines_and_remote_calls_is_a_collective(waiting):
+    assert named(rank(waiting), rank(LOCK))[0] == 1
+
+
+def test_a_rank_that_works_for_another_one_is_outside():
+    """A parameter server: its main thread waits for the end, and another thread serves."""
+    shutdown = [StackFrame(function="_all_gather", file=f"{TORCH}/distributed/rpc/api.py", line=200), MAIN]
+    serves = [
+        StackFrame(function="serve", file="/home/you/server.py", line=11),
+        StackFrame(function="_run_function", file=f"{TORCH}/distributed/rpc/internal.py", line=207),
+    ]
+    evidence = "by its stack: serve (server.py:11), in sleep (time.py:1), outside of the collective"
+    sleep = StackFrame(function="sleep", file=f"{STANDARD}/time.py", line=1)
+    assert named(rank(REMOTE_CALL), rank(shutdown, [sleep, *serves])) == (1, evidence)
+    assert named(rank(shutdown), rank(shutdown, serves), rank(shutdown))[0] == 1
+
+
+def test_ranks_in_different_collectives_are_said_to_be():
+    evidence = "silent longest: all wait in a collective, but not in the same call"
+    assert named(rank(BACKWARD), rank(BARRIER)) == (0, evidence)
 
 
 def test_of_two_ranks_only_a_known_collective_decides():
