@@ -399,23 +399,28 @@ def hosts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
 
 def _of_engine(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
     """Return one host: with an engine, this process supervises the ranks of all hosts."""
-    for name, value in (
-        ("--node-rank", found.node_rank),
-        ("--master-addr", found.master_addr),
-        ("--standalone", found.standalone or None),
-        ("--numa-binding", found.numa_binding),
-        ("--virtual-local-rank", found.virtual_local_rank or None),
+    excluded = "and --engine ray exclude each other:"
+    chosen_by_ray = f"{excluded} Ray chooses the hosts, their order and GPUs"
+    strategy, restart = gang_settings(found)["strategy"], found.restart
+    for is_given, why in (
+        (found.node_rank is not None, f"--node-rank {chosen_by_ray}"),
+        (found.master_addr is not None, f"--master-addr {chosen_by_ray}"),
+        (found.standalone, f"--standalone {chosen_by_ray}"),
+        (found.numa_binding is not None, f"--numa-binding {chosen_by_ray}"),
+        (found.virtual_local_rank, f"--virtual-local-rank {chosen_by_ray}"),
+        (found.listen, f"--listen {excluded} the sockets belong to this machine"),
+        (found.file is not None, f"--file {excluded} all ranks on Ray run one PROGRAM"),
+        (
+            strategy != GANG["strategy"].default,
+            "a gang on Ray is all or nothing; omit --strategy and --keep-going, or --engine ray",
+        ),
+        (
+            restart not in (None, POLICY["restart"].default),
+            "a gang on Ray restarts as a whole after a failure; omit --restart, or --engine ray",
+        ),
     ):
-        if value is not None:
-            parser.error(f"{name} and --engine ray exclude each other: Ray chooses the hosts, their order and GPUs")
-    if found.listen:
-        parser.error("--listen and --engine ray exclude each other: the sockets belong to this machine")
-    if found.file is not None:
-        parser.error("--file and --engine ray exclude each other: all ranks on Ray run one PROGRAM")
-    if gang_settings(found)["strategy"] != GANG["strategy"].default:
-        parser.error("a gang on Ray is all or nothing; omit --strategy and --keep-going, or --engine ray")
-    if found.restart not in (None, POLICY["restart"].default):
-        parser.error("a gang on Ray restarts as a whole after a failure; omit --restart, or --engine ray")
+        if is_given:
+            parser.error(why)
     return Hosts(port=found.master_port)
 
 

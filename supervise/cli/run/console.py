@@ -120,10 +120,8 @@ class Console:
 
     def error(self, text: str) -> None:
         """Show an error, as `note` shows a message; as JSON an object with the keys ``level`` and ``message``."""
-        if not self._json:
-            self.show([f"{self.paint('supervise:', '1')} {below_itself(text)}"])
-            return
-        self.show([json.dumps({"level": "error", "message": text})])
+        line = f"{self.paint('supervise:', '1')} {below_itself(text)}"
+        self.show([json.dumps({"level": "error", "message": text}) if self._json else line])
 
     def show(self, lines: list[str]) -> None:
         """Write lines unchanged. They replace the status line."""

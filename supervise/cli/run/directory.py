@@ -34,15 +34,6 @@ if TYPE_CHECKING:
 _MOST_LINKS = 40
 
 
-def write(path: str, data: bytes) -> None:
-    """Write a file of mode 0600, and replace an existing one.
-
-    Raises:
-        OSError: The file cannot be written; an existing file is unchanged. ``filename`` is the path.
-    """
-    _replace(path, data, mode=0o600, suffix=".new")
-
-
 def write_output(path: str, data: bytes, *, mode: int) -> None:
     """Write to a path that the user has given for the output of a command.
 
@@ -65,7 +56,7 @@ def write_output(path: str, data: bytes, *, mode: int) -> None:
             return
     except OSError as e:
         raise OSError(e.errno, e.strerror, path) from e
-    _replace(target, data, mode=mode, suffix=f".{os.getpid()}.new")
+    write(target, data, mode=mode, suffix=f".{os.getpid()}.new")
 
 
 def _target(path: str) -> tuple[str, bool]:
@@ -105,7 +96,18 @@ def _write_into(path: str, data: bytes) -> None:
         write_all(file.fileno(), data)
 
 
-def _replace(path: str, data: bytes, *, mode: int, suffix: str) -> None:
+def write(path: str, data: bytes, *, mode: int = 0o600, suffix: str = ".new") -> None:
+    """Write a file, and replace an existing one.
+
+    Args:
+        path: The path.
+        data: The whole content.
+        mode: Mode of the file; the umask applies.
+        suffix: What the name of the new file has in addition until it replaces the existing one.
+
+    Raises:
+        OSError: The file cannot be written; an existing file is unchanged. ``filename`` is the path.
+    """
     folder, name = os.path.split(path)
     at = open_folder(folder)
     new = f"{name}{suffix}"
