@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from supervise._story.wording import counted
-from supervise._views.top.screen import Canvas, width_of
+from supervise._views.top.screen import STYLES, Canvas, width_of
 from supervise._views.top.view import ORDERS, STATES, Column, columns_for, severity
 
 if TYPE_CHECKING:
@@ -207,8 +207,7 @@ def _map(view: View, canvas: Canvas, start: int, most_rows: int) -> int:
 
 
 def _style(state: str, *, default: str = "") -> str:
-    styles = ("ready", "starting", "waiting", "stopping", "suspended", "backoff", "late", "hung", "failed", "finished")
-    return state if state in (*styles, "terminated", "running", "restarting") else default
+    return state if state in STYLES else default
 
 
 # What went wrong

@@ -10,7 +10,6 @@ import termios
 import time
 from codecs import getincrementaldecoder
 from contextlib import suppress
-from functools import cache
 from typing import TYPE_CHECKING
 
 from rich.cells import get_character_cell_size
@@ -157,7 +156,7 @@ def _cells(text: str, style: str, room: int) -> Iterator[Cell]:
         return
     found: list[Cell] = []
     for character in text:
-        width = _width(character)
+        width = get_character_cell_size(character)
         if not width:  # a combining character
             if found and found[-1][0]:
                 found[-1] = found[-1][0] + character, style
@@ -168,14 +167,9 @@ def _cells(text: str, style: str, room: int) -> Iterator[Cell]:
     yield from found
 
 
-@cache
-def _width(character: str) -> int:
-    return get_character_cell_size(character)
-
-
 def width_of(text: str) -> int:
     """Return the number of columns of a text."""
-    return len(text) if text.isascii() else sum(map(_width, text))
+    return len(text) if text.isascii() else sum(map(get_character_cell_size, text))
 
 
 # Keys, from the bytes that a terminal sends
