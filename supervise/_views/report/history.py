@@ -38,6 +38,10 @@ class Point(NamedTuple):
     step: int | None
 
 
+_Sample = tuple[float, dict[int, Point]]
+"""The time of a sample, and local rank to its point."""
+
+
 class Rate(NamedTuple):
     """The resource usage of a rank between two samples of one life, or of all ranks together between two samples."""
 
@@ -50,30 +54,6 @@ class Rate(NamedTuple):
     output_bytes_per_s: float
     steps: tuple[int, int] | None
     """The lowest and the highest step of a rank; None if no rank reports any."""
-
-
-class Totals:
-    """Sums over all ranks at each sample. The samples that `read_series` drops count here, too."""
-
-    def __init__(self, starts: Mapping[tuple[int, int], float]) -> None:
-        """Begin without samples.
-
-        Args:
-            starts: Rank and process ID of a life to the time of its start, when its usage is zero.
-        """
-        self.found: list[Rate] = []
-        """The totals, in the order of the file."""
-        self.starts = starts
-        self._before: dict[int, Point] = {}
-
-    def add(self, points: Mapping[int, Point]) -> None:
-        """Add a sample: rank to its point."""
-        pairs = [(_before(self._before.get(rank), rank, point, self.starts), point) for rank, point in points.items()]
-        self._before = dict(points)
-        if used := [rate for pair in pairs for rate in rates(pair)]:
-            self.found.append(combined(used, sum))
-        if len(self.found) > _MOST_TOTALS:
-            self.found = joined(self.found, _MOST_TOTALS)
 
 
 def _before(last: Point | None, rank: int, point: Point, starts: Mapping[tuple[int, int], float]) -> Point:
@@ -107,12 +87,20 @@ def joined(used: Sequence[Rate], most: int) -> list[Rate]:
     return [combined(used[index : index + size], max) for index in range(0, len(used), size)]
 
 
-def read_series(samples: Iterable[dict[str, Any]], totals: Totals) -> dict[int, list[Point]]:
-    """Return local rank to its points in the order of time; add all samples to `totals`.
+def read_samples(
+    samples: Iterable[dict[str, Any]], starts: Mapping[tuple[int, int], float]
+) -> tuple[list[_Sample], list[Rate]]:
+    """Return the samples with their valid values, and sums over all ranks at each sample.
 
-    Drop every second sample of a long run, repeatedly if necessary. Leave out values that are not valid.
+    Drop every second sample of a long run, repeatedly if necessary. The dropped samples count in the sums.
+
+    Args:
+        samples: The samples.
+        starts: Rank and process ID of a life to the time of its start, when its usage is zero.
     """
-    kept: list[tuple[float, dict[int, Point]]] = []
+    kept: list[_Sample] = []
+    totals: list[Rate] = []
+    last: dict[int, Point] = {}
     stride, number, values = 1, 0, 0
     for sample in samples:
         at_s = sample.get("time")
@@ -123,7 +111,12 @@ def read_series(samples: Iterable[dict[str, Any]], totals: Totals) -> dict[int, 
             for word, row in sample["ranks"].items()
             if word.isascii() and word.isdigit() and len(word) < 10 and (point := _point(float(at_s), row)) is not None
         }
-        totals.add(points)
+        pairs = [(_before(last.get(rank), rank, point, starts), point) for rank, point in points.items()]
+        last = points
+        if used := [rate for pair in pairs for rate in rates(pair)]:
+            totals.append(combined(used, sum))
+        if len(totals) > _MOST_TOTALS:
+            totals = joined(totals, _MOST_TOTALS)
         if number % stride == 0:
             kept.append((float(at_s), points))
             values += len(points)
@@ -132,11 +125,16 @@ def read_series(samples: Iterable[dict[str, Any]], totals: Totals) -> dict[int, 
             kept = kept[::2]
             stride *= 2
             values = sum(len(points) for _, points in kept)
+    return kept, totals
+
+
+def series_of(kept: list[_Sample], starts: Mapping[tuple[int, int], float]) -> dict[int, list[Point]]:
+    """Return local rank to its points in the order of time, with the start of each life."""
     found: dict[int, list[Point]] = {}
     for _, points in sorted(kept, key=lambda each: each[0]):
         for rank, point in points.items():
             series = found.setdefault(rank, [])
-            before = _before(series[-1] if series else None, rank, point, totals.starts)
+            before = _before(series[-1] if series else None, rank, point, starts)
             if before.at_s < point.at_s and before not in series[-1:]:
                 series.append(before)
             series.append(point)
@@ -263,11 +261,9 @@ class History:
 
     def _read_points(self) -> None:
         starts = {(rank.rank, life.pid): life.started_s for rank in self.ranks.values() for life in rank.lives}
-        totals = Totals(starts)
-        series = read_series(self._run.samples(), totals)
-        self.totals = totals.found
+        kept, self.totals = read_samples(self._run.samples(), starts)
         """The resource usage of all ranks together, at each sample."""
-        for rank, points in series.items():
+        for rank, points in series_of(kept, starts).items():
             if rank in self.ranks:
                 self.ranks[rank].points = points
                 self._last_s = max(self._last_s, points[-1].at_s)
