@@ -369,9 +369,7 @@ class Clients:
         elif len(self._clients) >= MOST_CLIENTS and not self._make_room():
             refusal = Refusal("too-many", f"{MOST_CLIENTS} clients wait for answers already; try again later")
         if refusal is not None:
-            with contextlib.suppress(OSError):
-                client.send(error_line(refusal))
-            client.close()
+            self._drop(client, refusal)
             return
         self._loop.watch(end.fileno(), partial(self._serve, client))
         self._clients[end.fileno()] = client
