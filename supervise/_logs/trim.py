@@ -62,7 +62,7 @@ class LogTrimmer:
         self._file = os.stat(path)
         self._lock = threading.Lock()
         self._readers: set[Shown] = set()
-        self._watch: Watch | None = None
+        self._watch: Watch = Watch()
         self._told = self._over = False
 
     def begin(self) -> None:
@@ -76,9 +76,7 @@ class LogTrimmer:
     def end(self, *, readers_too: bool = True) -> None:
         """Stop. Without `readers_too`, continue to trim while readers show the remaining lines. Idempotent."""
         self._over = self._over or readers_too
-        watching, self._watch = self._watch, None
-        if watching is not None:
-            watching.cancel()
+        self._watch.cancel()
 
     def add(self, reader: Shown) -> None:
         """Remove only bytes that this reader has shown, from now on."""
