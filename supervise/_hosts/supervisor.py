@@ -204,19 +204,15 @@ _RUNNING = ("starting", "ready", "suspended", "stopping")
 
 
 class RankRows:
-    """The rows of `GangStatus.ranks`."""
+    """The rows of `GangStatus.ranks` in one attempt."""
 
-    def __init__(self, plan: HostsPlan) -> None:
-        """Begin before the first attempt."""
+    def __init__(self, plan: HostsPlan, epoch: int = 0) -> None:
+        """Begin before the attempt `epoch`."""
         self._plan = plan
         self._ended: dict[int, RankState] = {}
         self._told: dict[int, tuple[RankStatus, float]] = {}
         """Rank to its status in the last report of its host, and the monotonic time (s) at which the report arrived."""
-        self._epoch = 0
-
-    def begin(self, epoch: int) -> None:
-        """Begin another attempt."""
-        self._ended, self._told, self._epoch = {}, {}, epoch
+        self._epoch = epoch
 
     def exited(self, rank: int, end: WorkerExited) -> None:
         """Record the end of a rank."""
@@ -457,7 +453,7 @@ class HostsSupervisor(GangShell):
 
     def _place(self, epoch: int) -> None:
         self._events.begin(epoch)
-        self._rows.begin(epoch)
+        self._rows = RankRows(self._plan, epoch)
         self._links, self._addresses, self._logs = [], [], {}
         sends_events = self._events.listens()
         orders = self._plan.orders(epoch, entrypoint=self._travels, sends_events=sends_events)
