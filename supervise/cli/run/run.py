@@ -220,8 +220,9 @@ class _Run:
         return {*first.pids.values(), *second.pids.values()} if first is not None and second is not None else None
 
     def _ask(self, message: object) -> Any:
-        reply = self._gang.ask(message, block=False)
-        self._inbox.expect(reply)  # type: ignore[arg-type]  # a Supervisor replies with a Reply
+        """Send a message to the gang; return the reply, which wakes the main thread when it is set."""
+        reply: Any = self._gang.ask(message, block=False)
+        reply.add_done_callback(self._inbox.wake)
         return reply
 
     def _leave(self) -> None:
