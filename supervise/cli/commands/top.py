@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from supervise import _platform as platform
 from supervise._control.client import ControlClient, ControlError
+from supervise._logs.screen import terminal_size
 from supervise._printable import one_line, printable
 from supervise._record import NamedTuple
 from supervise._story.wording import spans
@@ -533,7 +534,7 @@ class Table:
 
         if not self._screen.flush() or not self._dirty:
             return
-        columns, rows = self._screen.size()
+        columns, rows = terminal_size(self._screen.fd)
         picture = draw(self._view, columns, rows)
         before = self._shown
         if before is not None and (before.columns, before.rows) != (columns, rows):
