@@ -151,11 +151,6 @@ class Connection:
         return (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if self._unsent else 0)
 
     @property
-    def is_over(self) -> bool:
-        """Whether the client has closed its sending side and has received all its answers."""
-        return self.is_half_closed and not self.pending and not self._unsent and not self.has_line
-
-    @property
     def is_served(self) -> bool:
         """Whether the client has received the answers to all its requests."""
         return not self.pending and not self._unsent
@@ -447,7 +442,7 @@ class Clients:
         self._watch(client)
 
     def _watch(self, client: Connection) -> None:
-        if client.is_over:
+        if client.is_half_closed and client.is_served and not client.has_line:
             self._drop(client)
             return
         wanted = client.wanted_events()
