@@ -272,7 +272,6 @@ class _Follower:
     ) -> None:
         self._ended: Reply[TailEnded] = Reply()
         self._abandon = sinks.CancelToken()
-        self._sink = sink
         self._ref: pykka.ActorRef[PatientTail] | None = None
         owner = cast("pykka.ActorRef[Any]", self)
         try:
