@@ -6,7 +6,7 @@ import sys
 import time
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import pykka
 
@@ -427,9 +427,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
             row.reason = error
         row.life = None
         pykka.ActorRegistry.unregister(life.ref)  # `ActorRegistry.stop_all` would wait for its thread
-        expired = ts.LifeChanged(row.spec.id, row.number, "overdue")
-        self._emit(expired, row)
-        self._step(expired)
+        self._lifeless(row, row.number, "overdue")
 
     def _step(self, event: ts.Event) -> None:
         self._guarded(self._advance, event)
@@ -481,7 +479,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
             with observed(begin):
                 ref = row.spec.start()
                 if ref is None:
-                    self.loop.post(self._guarded, self._ignored, row, number)
+                    self.loop.post(self._guarded, self._lifeless, row, number, "ignored")
                     return
                 life = row.life = lives.get(getattr(ref, "actor_urn", "")) or begin(ref)
         except BaseException as error:
@@ -491,11 +489,11 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
         if life.start_limit_s is not None:
             self._set_timer(row.spec.id, "start", life.start_limit_s, self._overdue, row, life, "started")
 
-    def _ignored(self, row: Row, number: int) -> None:
-        """Handle a start function that has returned None."""
-        ignored = ts.LifeChanged(row.spec.id, number, "ignored")
-        self._emit(ignored, row)
-        self._step(ignored)
+    def _lifeless(self, row: Row, number: int, what: Literal["ignored", "overdue"]) -> None:
+        """Handle a start function that has returned None, or a child that was abandoned."""
+        changed = ts.LifeChanged(row.spec.id, number, what)
+        self._emit(changed, row)
+        self._step(changed)
 
     def _stop_child(self, row: Row, action: ts.Stop) -> None:
         life = row.life
