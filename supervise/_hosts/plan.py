@@ -221,8 +221,6 @@ def make_plan(
             " after a failure, so give restart='transient'"
         )
     _check_settings(settings or {})
-    if logs_specs is None:
-        logs_specs = DefaultLogsSpecs(tee=Std.ALL)
     plan = HostsPlan(
         name=name,
         entrypoint=entrypoint,
@@ -230,7 +228,7 @@ def make_plan(
         nproc_per_node=nproc_per_node,
         args=_arguments(args, world),
         envs=_environments(envs or {}, world),
-        logs_specs=logs_specs,
+        logs_specs=DefaultLogsSpecs(tee=Std.ALL) if logs_specs is None else logs_specs,
         log_line_prefixes=log_line_prefixes,
         lease_s=float(lease_s),
         restart_policy=restart_policy,
