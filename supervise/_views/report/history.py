@@ -232,10 +232,8 @@ class History:
         self.more_incidents = 0
         """How many later incidents are left out."""
         self.root_cause: int | None = None
-        self.titles = run.titles
-        """Role and role rank of each rank; empty if all have the same role."""
         self.several_roles = len(run.roles) > 1
-        self._run = run
+        self.run = run
         self._last_s = 0.0
         count = max(1, min(run.info.get("world_size", 0), _MOST_RANKS))
         self.state = RunState(most_lives=max(20, _MOST_LIVES // count))
@@ -255,13 +253,13 @@ class History:
         if it.name not in _INCIDENTS or (it.rank is None and it.name.startswith("process.")):
             return
         if len(self.incidents) < _MOST_MARKS:
-            self.incidents.append(incident(it, present=False, titles=self.titles))
+            self.incidents.append(incident(it, present=False, titles=self.run.titles))
         else:
             self.more_incidents += 1
 
     def _read_points(self) -> None:
         starts = {(rank.rank, life.pid): life.started_s for rank in self.ranks.values() for life in rank.lives}
-        kept, self.totals = read_samples(self._run.samples(), starts)
+        kept, self.totals = read_samples(self.run.samples(), starts)
         """The resource usage of all ranks together, at each sample."""
         for rank, points in series_of(kept, starts).items():
             if rank in self.ranks:
@@ -269,7 +267,7 @@ class History:
                 self._last_s = max(self._last_s, points[-1].at_s)
 
     def _conclude(self) -> None:
-        run = self._run
+        run = self.run
         cause = run.result.get("root_cause")
         first = next(iter(self.state.failed), None)
         self.root_cause = first if not run.result and first in self.ranks else None  # it runs, or supervise was killed
@@ -304,7 +302,7 @@ def marks_of(life: Life) -> list[Incident]:
 def stacks_of(history: History) -> list[tuple[str, list[str]]]:
     """Return the newest files of stacks: path, and lines that say which ranks were at which place in their code."""
     return [
-        (it.fields["path"], [titled(short(place), history.titles) for place in it.fields["places"][:200]])
+        (it.fields["path"], [titled(short(place), history.run.titles) for place in it.fields["places"][:200]])
         for it in history.state.stacks
     ]
 

@@ -249,14 +249,14 @@ class Timeline:
     def _folded(self, group: list[RankHistory]) -> str:
         drawn = max(group, key=lambda rank: (_end_s(rank), -rank.rank))
         inner = "".join(self._row(rank, thin=True) for rank in group)
-        who = spans((rank.rank for rank in group), self._history.titles)
+        who = spans((rank.rank for rank in group), self._history.run.titles)
         whole = self._row(drawn, label=f"{len(group)} ranks", note=who)
         hint = f'<p class="note">{text(who)}; the row above shows rank {drawn.rank}.</p>'
         return f'<details class="fold"><summary>{whole}</summary>{hint}{inner}</details>'
 
     def _row(self, rank: RankHistory, *, label: str = "", note: str = "", thin: bool = False) -> str:
         cause = rank.rank == self._history.root_cause
-        told = f"{note or spans([rank.rank], self._history.titles)}: {self._told(rank)}"
+        told = f"{note or spans([rank.rank], self._history.run.titles)}: {self._told(rank)}"
         name = text(label or rank.rank)
         title = text(rank.title) if self._history.several_roles and not note else ""
         badge = '<strong class="cause">root cause:</strong> ' if cause else ""
