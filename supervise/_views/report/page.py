@@ -479,13 +479,11 @@ def _story(run: RecordedRun, history: History) -> str:
     report = run.result.get("report")
     if isinstance(report, list) and report:
         return f"{_stop(history)}{_lines(map(str, report))}"
-    if run.state == "killed":
-        told = "<p>supervise was killed before it could write a result. The ends of the ranks are not known.</p>"
-    elif run.state == "unknown":
-        told = "<p>supervise may still run on another host. This is what its files say until now.</p>"
-    else:
-        told = ""
-    return told + _stop(history) + _failed(run, history)
+    told = {
+        "killed": "<p>supervise was killed before it could write a result. The ends of the ranks are not known.</p>",
+        "unknown": "<p>supervise may still run on another host. This is what its files say until now.</p>",
+    }
+    return told.get(run.state, "") + _stop(history) + _failed(run, history)
 
 
 def _stop(history: History) -> str:

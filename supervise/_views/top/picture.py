@@ -66,8 +66,7 @@ def _head(view: View, canvas: Canvas) -> None:
     signs = [(STATES.get(state, "?"), count, state) for state, count in counts]
     long = [(f"{sign} {count} {state}", _style(state)) for sign, count, state in signs]
     short = [(f"{sign} {count}", _style(state)) for sign, count, state in signs]
-    restarts = [(counted(reading.restarts, "restart"), "backoff")]
-    restarts = restarts if reading.restarts else []
+    restarts = [(counted(reading.restarts, "restart"), "backoff")] if reading.restarts else []
     forms = [
         [phase, *clock, ranks, *long, *restarts, (view.name, "dim")],
         [phase, *clock, ranks, *long, *restarts],
