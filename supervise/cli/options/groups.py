@@ -98,11 +98,9 @@ def defaults(environ: Mapping[str, str]) -> list[str]:
     words = []
     for name in (*FLAGS, *VALUES):
         value = environ.get(f"PET_{name.replace('-', '_').upper()}")
-        if not value:
-            continue
-        if name not in FLAGS:
+        if value and name not in FLAGS:
             words.append(f"--{name}={value}")
-        elif value.strip() != "0":
+        elif value and value.strip() != "0":
             words.append(f"--{name}")
     return words
 

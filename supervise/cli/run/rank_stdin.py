@@ -277,15 +277,13 @@ class JobControl:
         """Process an event of the gang; return whether it concerns only job control."""
         if event["event"] in ("supervise.gang.stopping", "supervise.gang.restarting"):
             self.stopping = event["event"] == "supervise.gang.stopping"
-        if event["event"] != "supervise.process.stopped" or self._terminal is None:
+        stopped = event["event"] == "supervise.process.stopped" and event["local_rank"] == self._stdin.rank
+        if not stopped or self._terminal is None:
             return False
-        if event["local_rank"] != self._stdin.rank:
-            return False
-        in_front = self._terminal.holder is not None
         if event["signal"] in _WANTS_TERMINAL:
             self._serve(event["local_rank"], event["pid"])
             return True
-        if event["signal"] == SIGTSTP.name and in_front:
+        if event["signal"] == SIGTSTP.name and self._terminal.holder is not None:
             self.suspend(SIGTSTP, group=True)
             return True
         return False

@@ -263,15 +263,13 @@ class _Run:
             with suppress(pykka.ActorDeadError):
                 self._gang.tell(say.Status())
         for item in received:
-            if item == SIGCHLD:
-                continue
             if isinstance(item, say.Close):
                 self._stopped_s, self._jobs.stopping = time.monotonic(), True
                 self._progress.command_stops(item.death_sig, item.timeout)
-            elif isinstance(item, Signals):
-                self._signal(item, self._inbox.arrival_s(item))
-            else:
+            elif isinstance(item, dict):
                 self._process(item)
+            elif item != SIGCHLD:
+                self._signal(item, self._inbox.arrival_s(item))
 
     def _process(self, event: dict[str, Any]) -> None:
         if self._shows_events:

@@ -270,8 +270,16 @@ def start_locally(
 
     specs = of(options)
     settings = settings_of(options, envs)
-    settings.update({"logs_specs": specs, "log_line_prefixes": prefixes, "event_sink": sink})
-    settings.update({"screen": console.screen, "stdin": stdin.of_ranks(), "hears": True})
+    settings.update(
+        {
+            "logs_specs": specs,
+            "log_line_prefixes": prefixes,
+            "event_sink": sink,
+            "screen": console.screen,
+            "stdin": stdin.of_ranks(),
+            "hears": True,
+        }
+    )
     attempt = first_attempt(**settings)
     return Supervisor.start_attempt(attempt), specs._run_log_dir  # noqa: SLF001 - no public name, as in PyTorch
 
