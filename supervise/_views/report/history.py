@@ -223,8 +223,6 @@ class History:
 
     def __init__(self, run: RecordedRun) -> None:
         """Read the files of the run."""
-        self.ranks: dict[int, RankHistory] = {}
-        """Local rank to its history, in the order of ranks."""
         self.marks: list[Incident] = []
         """What happened to the whole gang: starts, restarts, its stop."""
         self.incidents: list[Incident] = []
@@ -242,8 +240,11 @@ class History:
             if (it := self.state.apply(event)) is not None:
                 self._last_s = max(self._last_s, it.at_s)
                 self._take(it)
-        for rank in sorted({*range(count), *self.state.ranks}):
-            self.ranks[rank] = RankHistory(rank, run.label(rank), self.state.of(rank))
+        self.ranks: dict[int, RankHistory] = {
+            rank: RankHistory(rank, run.label(rank), self.state.of(rank))
+            for rank in sorted({*range(count), *self.state.ranks})
+        }
+        """Local rank to its history, in the order of ranks."""
         self._read_points()
         self._conclude()
 
@@ -401,12 +402,11 @@ def trace(history: History, *, name: str) -> dict[str, Any]:
         history: The history of the run.
         name: Name of the run.
     """
-    events: list[dict[str, Any]] = []
-    events += _named(_GANG, f"gang {name}", "gang")
-    for mark in history.marks:
-        events.append(_event("i", _GANG, mark.text, _us(history, mark.at_s), cat="gang", s="g"))
-    for mark in history.incidents:
-        events.append(_event("i", _GANG, mark.text, _us(history, mark.at_s), cat=mark.kind, s="p"))
+    events = _named(_GANG, f"gang {name}", "gang")
+    events += (_event("i", _GANG, each.text, _us(history, each.at_s), cat="gang", s="g") for each in history.marks)
+    events += (
+        _event("i", _GANG, each.text, _us(history, each.at_s), cat=each.kind, s="p") for each in history.incidents
+    )
     for rank in history.ranks.values():
         events += _named(rank.rank + 1, f"rank {rank.rank} ({rank.title})", "lives")
         for life in rank.lives:
