@@ -175,8 +175,12 @@ class HostsPlan:
             host=host,
             hosts=self.nnodes,
         )
-        common |= {"ROLE_NAME": self.name, "ROLE_WORLD_SIZE": str(self.world_size)}
-        common |= {"TORCHELASTIC_RESTART_COUNT": str(epoch), "SUPERVISE_EPOCH": str(epoch)}
+        common |= {
+            "ROLE_NAME": self.name,
+            "ROLE_WORLD_SIZE": str(self.world_size),
+            "TORCHELASTIC_RESTART_COUNT": str(epoch),
+            "SUPERVISE_EPOCH": str(epoch),
+        }
         first = self.rank(host, 0)
         return {
             local: {**common, **rank_variables.of_rank(local, local, first=first, first_of_role=first)}

@@ -133,9 +133,8 @@ class HostEvents:
         if epoch == 0:
             self._begun_ns = self._attempt_ns
         self._log.renew(attempt=epoch)
-        plan = self._plan
-        fields = {"world_size": plan.world_size, "nnodes": plan.nnodes, "start_method": None, "log_dir": None}
-        self._report("starting", "info", **fields)
+        size = {"world_size": self._plan.world_size, "nnodes": self._plan.nnodes}
+        self._report("starting", "info", **size, start_method=None, log_dir=None)
 
     def placed(self, addresses: Sequence[HostAddress]) -> None:
         """Report the nodes on which the hosts are."""
@@ -178,9 +177,16 @@ class HostEvents:
 
     def restarting(self, message: GangRestarting) -> None:
         """Report that another attempt follows."""
-        limit = {"restarts": message.restarts, "max_restarts": message.max_restarts}
-        fields = {"attempt": message.attempt, **limit, "backoff_s": message.delay_s}
-        self._report("restarting", "warning", **fields, left_out=sorted(message.left_out), **causes(message.result))
+        self._report(
+            "restarting",
+            "warning",
+            attempt=message.attempt,
+            restarts=message.restarts,
+            max_restarts=message.max_restarts,
+            backoff_s=message.delay_s,
+            left_out=sorted(message.left_out),
+            **causes(message.result),
+        )
 
     def finish(self, message: GangFinished) -> None:
         """Report the end of the gang. Without a listener, show a failure in one line."""

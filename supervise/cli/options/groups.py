@@ -382,8 +382,7 @@ def hosts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
     if found.node_rank is not None and found.node_rank >= found.nnodes:
         parser.error(f"--node-rank is {found.node_rank}; with --nnodes {found.nnodes} {_numbers(found.nnodes)}")
     if found.nnodes == 1:
-        address = found.master_addr or found.local_addr
-        return Hosts(address=address, port=found.master_port)
+        return Hosts(address=found.master_addr or found.local_addr, port=found.master_port)
     if found.node_rank is None:
         parser.error(f"--nnodes {found.nnodes} needs --node-rank, the number of this host; {_numbers(found.nnodes)}")
     address, port = _endpoint(parser, found.rdzv_endpoint)
