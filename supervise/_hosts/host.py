@@ -290,7 +290,7 @@ class Host:
         attempt = first_attempt(**given | of_host)
         self._news.add("logs", (dict(attempt.dest.stdouts), dict(attempt.dest.stderrs)))
         self._gang = gang = Supervisor.start_attempt(attempt)
-        gang.tell(say.Subscribe(ref=cast("Any", CallbackSubscriber(f"{gang.actor_urn}-of-a-host", self._told))))
+        gang.tell(say.Subscribe(ref=cast("Any", CallbackSubscriber(f"{gang.actor_urn}-of-a-host", self.told))))
         start = cast("Reply[dict[int, int]]", gang.ask(say.Start(), block=False))
         threading.Thread(target=self._end, args=(gang,), name="supervise-host", daemon=True).start()
         return start
@@ -347,32 +347,26 @@ class Host:
                 self._gang.stop()
         self._lease.end()
 
-    # Lifecycle messages, on the gang's thread
+    def told(self, message: object) -> None:
+        """Handle a lifecycle message, on the gang's thread: the keeper is responsible for the ranks that run.
 
-    def _told(self, message: object) -> None:
+        The news for the driver are the messages about ranks, and the first failure of the host.
+        """
         if isinstance(message, say.WorkerStarted):
-            self.rank_started(message.pid)
+            try:
+                self._lease.add(message.pid)
+            except LeaseLost:
+                self.stop(SIGKILL, 0.0)
         elif isinstance(message, say.WorkerExited):
-            self.rank_exited(message)
+            if not message.group_left:
+                self._lease.remove(message.pid)
+            codes = self._order.settings.get("success_exit_codes", frozenset({0}))
+            fails = message.exitcode not in codes or message.complaint is not None
+            if fails and not self._failed:  # the driver ignores it if it has asked this host to stop
+                self._failed = True
+                self._news.add("failed", message.local_rank)
         if hasattr(message, "local_rank"):  # the driver itself tells of the whole gang
             self._news.add("worker", message)
-
-    def rank_started(self, pid: int) -> None:
-        """Make the keeper responsible for a rank."""
-        try:
-            self._lease.add(pid)
-        except LeaseLost:
-            self.stop(SIGKILL, 0.0)
-
-    def rank_exited(self, message: say.WorkerExited) -> None:
-        """Report the end of a rank, and the first failure of the host."""
-        if not message.group_left:
-            self._lease.remove(message.pid)
-        codes = self._order.settings.get("success_exit_codes", frozenset({0}))
-        fails = message.exitcode not in codes or message.complaint is not None
-        if fails and not self._failed:  # the driver ignores it if it has asked this host to stop
-            self._failed = True
-            self._news.add("failed", message.local_rank)
 
 
 def _ignore(_event: dict[str, Any]) -> None:
