@@ -86,8 +86,8 @@ class _Run:
         self._story = self._progress.story
         self._stdin = stdin
         self._jobs = JobControl(stdin, console, self._ask)
-        self._reaps = reaping.is_needed()
-        self._inherited = reaping.inherited() if self._reaps else set()
+        self._inherited = reaping.inherited() if reaping.is_needed() else None
+        """The children that this process had before; None if orphans do not become its children."""
         self._events = EventFile()
         self._control: ControlServer | None = None
         self._sampling = Sampling()
@@ -97,7 +97,6 @@ class _Run:
         self._to_pass_on: list[Signals] = []
         self._started = False
         self._stopped_s = 0.0
-        self._begun_s = time.monotonic()
         self._shows_events = options.verbose or options.json_log
 
     def main(self) -> int:
@@ -252,7 +251,7 @@ class _Run:
         self._sampling.look()
         with suppress(OSError):
             self._events.write_pending()
-        if self._reaps:
+        if self._inherited is not None:
             reaping.reap_strangers(self._rank_pids, self._inherited)
         self._console.show_left()
 
@@ -370,7 +369,7 @@ class _Run:
         options, story, path = self._options, self._story, self._options.metrics
         try:
             if path is not None:
-                duration_s = time.monotonic() - self._begun_s
+                duration_s = time.monotonic() - self._progress.begun_s
                 write_metrics(
                     path,
                     result,
