@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from signal import SIGCHLD, SIGKILL, SIGTSTP, SIGUSR1, SIGUSR2, Signals
 from typing import TYPE_CHECKING, Any
 
@@ -58,21 +58,16 @@ def run(options: Options, *, own_process: bool = True) -> int:
         signal.signal(SIGCHLD, signal.SIG_DFL)
     received = {*options.stopping_signals, *_PASSED_ON, SIGCHLD, SIGTSTP}
     inbox: SignalInbox[_Message]
-    with library_log(console), SignalInbox(received, restore=not own_process) as inbox:
+    with library_log(console), SignalInbox(received, restore=not own_process) as inbox, ExitStack() as ends:
+        ends.callback(console.finish)
         console.on_left = inbox.wake
-        stdin = None
         try:
             stdin = RankStdin(options, console.leave_note)
-            return _Run(options, console, inbox, stdin).main()
         except OSError as error:
-            if stdin is not None:
-                raise
             console.error(f"cannot start: {complaint(error)}")
             return _INTERNAL
-        finally:
-            if stdin is not None:
-                stdin.close(restore=not own_process)
-            console.finish()
+        ends.callback(stdin.close, restore=not own_process)
+        return _Run(options, console, inbox, stdin).main()
 
 
 class _Run:
