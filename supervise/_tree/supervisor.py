@@ -17,12 +17,12 @@ from supervise._printable import ending, one_line
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import Subscribers, SupervisorShell, with_jitter
 from supervise._settings import GANG
-from supervise._tree import lives as interpreter_exit
 from supervise._tree.lives import (
     Life,
     TreeInbox,
     TreeRef,
     TreeSettings,
+    alive,
     ask_error,
     end_error,
     life_of,
@@ -73,15 +73,6 @@ def checked_specs(
             raise SpecError(f"two children have the id {spec.id!r}; give each its own")
         seen.add(spec.id)
     return specs
-
-
-def stray(message: object) -> SpecError:
-    """Return the error for a message that no tree accepts. An ask raises it; for a tell it is logged."""
-    accepted = (
-        "Start(), Wait(), Status(), Subscribe(...), Unsubscribe(...), StartChild(...), TerminateChild(...)"
-        " or RestartChild(...)"
-    )
-    return SpecError(f"an ActorSupervisor does not accept {repr_of(message)}; send it {accepted}")
 
 
 # Record of one child in the actor of a tree
@@ -227,6 +218,12 @@ def _first_line(error: BaseException) -> str:
 # The actor
 
 
+_ACCEPTED = (
+    "Start(), Wait(), Status(), Subscribe(...), Unsubscribe(...), StartChild(...), TerminateChild(...) or"
+    " RestartChild(...)"
+)
+
+
 class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
     """A supervision tree. It starts its children in order, restarts those that fail, and stops them in reverse order.
 
@@ -293,10 +290,10 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
         super()._start_actor_loop()
 
     def _acquire(self) -> None:
-        interpreter_exit.remember(self)
+        alive[self.actor_urn] = self
 
     def _release(self) -> None:
-        interpreter_exit.forget(self.actor_urn)
+        alive.pop(self.actor_urn, None)
 
     def on_start(self) -> None:
         """Start the first child."""
@@ -326,7 +323,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
             case trees.StartChild() | trees.TerminateChild() | trees.RestartChild():
                 return self._ask(message)
             case _:
-                raise stray(message)
+                raise SpecError(f"an ActorSupervisor does not accept {repr_of(message)}; send it {_ACCEPTED}")
 
     def _start_reply(self) -> Reply[dict[str, pykka.ActorRef[Any] | None]]:
         if self._tree.phase not in ("running", "stopping") or self._tree.outcome not in (None, "stopped"):
