@@ -283,7 +283,8 @@ class Host:
         given = self._order.settings
         of_host: Any = {
             "envs": {rank: self._environment(env, envs[rank]) for rank, env in given["envs"].items()},
-            "event_sink": partial(self._news.add, "event") if self._order.sends_events else _ignore,
+            # Without a listener a sink that ignores events: the driver shows a failure, so this Supervisor must not
+            "event_sink": partial(self._news.add, "event") if self._order.sends_events else lambda _: None,
             "gate": isinstance(given["entrypoint"], str),
             "consoles": (NewsSink(self._news, "stdout"), NewsSink(self._news, "stderr")),
         }
@@ -367,7 +368,3 @@ class Host:
                 self._news.add("failed", message.local_rank)
         if hasattr(message, "local_rank"):  # the driver itself tells of the whole gang
             self._news.add("worker", message)
-
-
-def _ignore(_event: dict[str, Any]) -> None:
-    """Ignore an event. The driver shows a failure, so the host's Supervisor must not show it, too."""
