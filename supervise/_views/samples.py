@@ -166,10 +166,7 @@ class SampleFile(OwnedFd):
         before_s = time.thread_time()
         with contextlib.suppress(OSError):  # a full disk, or no descriptor is left
             self._append(self._sample(lives))
-        self._plan(time.thread_time() - before_s)
-
-    def _plan(self, cost_s: float) -> None:
-        now_s = time.monotonic()
+        cost_s, now_s = time.thread_time() - before_s, time.monotonic()
         age_s = now_s - self._begun_s
         self._interval_s = max(self._shortest_s, age_s / self._parts, cost_s * _COST_PARTS)
         self.due_s = now_s + self._interval_s
