@@ -136,13 +136,13 @@ def _note(name: str, why: str, _text: str) -> str:
 def _start_method(text: str) -> str:
     methods = GANG["start_method"].choices
     if text not in methods:
-        _refuse(f"{text!r} is not a start method; give {', '.join(methods)}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a start method; give {', '.join(methods)}")
     return _note("--start-method", "it is for functions, and PROGRAM is executed", text)
 
 
 def _one_of(accepted: Sequence[str], why: str, text: str) -> str:
     if text not in accepted:
-        _refuse(f"{text!r}: {why}")
+        raise argparse.ArgumentTypeError(f"{text!r}: {why}")
     return text
 
 
@@ -444,20 +444,18 @@ def _endpoint(parser: argparse.ArgumentParser, text: str | None) -> tuple[str | 
 def _host_count(text: str) -> int:
     low, _, high = text.partition(":")
     if high and high != low:
-        _refuse(f"{text!r}: supervise run starts a fixed number of hosts; give one number, such as --nnodes {high}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: supervise run starts a fixed number of hosts; give one number, such as --nnodes {high}"
+        )
     if not values.is_count(low) or not int(low):
-        _refuse(f"{text!r} is not a number of hosts; give 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of hosts; give 1 or more")
     return int(low)
 
 
 def _port(text: str) -> str:
     if not values.is_count(text) or not 0 < int(text) <= values.LARGEST_PORT:
-        _refuse(f"{text!r} is not a port; give a number from 1 to {values.LARGEST_PORT}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a number from 1 to {values.LARGEST_PORT}")
     return text
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise argparse.ArgumentTypeError(reason)
 
 
 # The options of ``supervise run`` about output: which streams are written and shown, and how
