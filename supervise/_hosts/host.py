@@ -81,10 +81,6 @@ class Lease:
         self.port = int(port)
         """The TCP port of the keeper."""
 
-    def token(self) -> int:
-        """Return the token for the driver's next renewal."""
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
     def renew(self, token: int) -> int:
         """Extend the lease to `lease_s` after `token`; return the next token. A `token` of 0 extends nothing.
 
@@ -93,7 +89,7 @@ class Lease:
         """
         if token:
             self._say(f"lease {token + self._lease_ns}")
-        return self.token()
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def add(self, pid: int) -> None:
         """Make the keeper responsible for the process group of a rank."""
