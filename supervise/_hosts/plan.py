@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise._gang import rank_variables
 from supervise._gang.validation import check_policy, checked
-from supervise._settings import GANG, GRACE_S, check_seconds
+from supervise._settings import GANG, check_seconds
 from supervise.errors import SpecError
 from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std
 
@@ -117,11 +117,6 @@ class HostsPlan:
     def world_size(self) -> int:
         """Number of ranks of all hosts."""
         return self.nnodes * self.nproc_per_node
-
-    @property
-    def grace_s(self) -> float:
-        """Seconds from the first signal to SIGKILL."""
-        return float(self.settings.get("grace", GRACE_S))
 
     def rank(self, host: int, local_rank: int) -> int:
         """Return the global rank of a local rank."""

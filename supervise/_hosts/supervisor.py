@@ -23,7 +23,7 @@ from supervise._hosts.link import Engine, EngineHost, HostLink
 from supervise._printable import LOST_CODE
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import with_jitter
-from supervise._settings import conditions
+from supervise._settings import GRACE_S, conditions
 from supervise.errors import SpawnError, SpecError, SuperviseError, SupervisorCrashed
 from supervise.events import Event, EventLog, log
 from supervise.messages import GangFinished, GangRestarting, GangStatus, Phase, RankState, RankStatus, WorkerExited
@@ -338,7 +338,7 @@ class HostsSupervisor(GangShell):
         self._leaving = False
 
     def _acquire(self) -> None:
-        shutdown.remember(self.actor_ref, self._plan.grace_s)
+        shutdown.remember(self.actor_ref, float(self._plan.settings.get("grace", GRACE_S)))
 
     def _release(self) -> None:
         shutdown.forget(self.actor_ref)

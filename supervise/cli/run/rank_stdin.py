@@ -70,11 +70,6 @@ class Terminal:
         self.holder = group
         return True
 
-    def forget(self) -> int | None:
-        """Note that the shell has taken the foreground; return the group that had it."""
-        group, self.holder = self.holder, None
-        return group
-
     def take(self) -> None:
         """Take the foreground back and restore the modes, unless supervise runs in the background. Idempotent."""
         with suppress(OSError, termios.error):  # the terminal has hung up
@@ -335,7 +330,7 @@ class JobControl:
         self._suspend_ranks()
         self._console.clear()
         if self._terminal is not None:
-            waiting = self._terminal.forget() or waiting
+            waiting, self._terminal.holder = self._terminal.holder or waiting, None  # the shell takes the foreground
         before = signal.signal(sig, signal.SIG_DFL)
         os.kill(0 if group else os.getpid(), sig)  # 0: the group of this process
         signal.signal(sig, before)
