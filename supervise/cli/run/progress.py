@@ -123,7 +123,7 @@ class Progress:
             return
         policy, restarts = options.restarts, False
         if policy is not None:
-            restarts = (options.part_of(root).restart or policy.restart) != "temporary"
+            restarts = (options.part_of(root).settings.get("restart") or policy.restart) != "temporary"
             end = result.ends[root]
             backoff = Backoff(tuple(restart.end.ended_ns for restart in result.restarts if restart.counted))
             story.used_up = backoff.gives_up(policy, end.ended_ns, [end.exitcode])
@@ -148,7 +148,7 @@ class Progress:
             end.ended_ns
             for rank, end in result.ends.items()
             if rank in result.failures
-            and (self._options.part_of(rank).restart or policy.restart) != "temporary"
+            and (self._options.part_of(rank).settings.get("restart") or policy.restart) != "temporary"
             and end.exitcode not in never
             and end.ended_ns <= last.ended_ns
         ]
