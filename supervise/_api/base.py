@@ -131,14 +131,14 @@ class PContext(abc.ABC):
             TailLog(self.name, dest.tee_stdouts, sys.stdout, prefixes),
             TailLog(self.name, dest.tee_stderrs, sys.stderr, prefixes),
         ]
-        if out_filters:
-            self.filtered_stdout = _filtered(dest.filtered_stdout)
-            keep = _any_of(out_filters)
-            tails.append(TailLog(self.name, dest.tee_stdouts, self.filtered_stdout, prefixes, log_line_filter=keep))
-        if err_filters:
-            self.filtered_stderr = _filtered(dest.filtered_stderr)
-            keep = _any_of(err_filters)
-            tails.append(TailLog(self.name, dest.tee_stderrs, self.filtered_stderr, prefixes, log_line_filter=keep))
+        for name, shown, filters in (
+            ("filtered_stdout", dest.tee_stdouts, out_filters),
+            ("filtered_stderr", dest.tee_stderrs, err_filters),
+        ):
+            if filters:
+                file = open(getattr(dest, name), "w", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115
+                setattr(self, name, file)
+                tails.append(TailLog(self.name, shown, file, prefixes, log_line_filter=_any_of(filters)))
         self._tail_logs = tails
 
     def start(self) -> None:
@@ -246,10 +246,6 @@ class PContext(abc.ABC):
         """Release the signal handlers."""
         if self._handlers_held is not None:
             self._handlers_held()
-
-
-def _filtered(path: str) -> TextIO:
-    return open(path, "w", encoding="utf-8", errors="replace", buffering=1)
 
 
 def _any_of(needles: Sequence[str]) -> Callable[[str], bool]:

@@ -219,7 +219,7 @@ class GangContext(PContext):
             start(self._thread, self._attempt, box)
             signals.wait_for(box, heed=False)
             self._supervisor = box.get(timeout=0)
-            weakref.finalize(self, _dispose, self._supervisor)
+            weakref.finalize(self, dispose, self._supervisor)
             begun = _reply(self._supervisor.ask(ask.Start(), block=False))
             while not signals.wait_for(begun):
                 if (came := signals.recorded()) is not None:
@@ -434,8 +434,8 @@ def _leaving(supervisor: pykka.ActorRef[Supervisor]) -> Reply[bool]:
     return left
 
 
-def _dispose(supervisor: pykka.ActorRef[Supervisor]) -> None:
-    """Close the gang of a context that was garbage-collected."""
+def dispose(supervisor: pykka.ActorRef[Any]) -> None:
+    """Close the gang of a context, or of another object, that was garbage-collected."""
     if supervisor.is_alive():
         supervisor.stop(block=False)
 

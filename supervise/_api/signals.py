@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from supervise._runtime.future import Reply
 
-
-if TYPE_CHECKING:
     Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"

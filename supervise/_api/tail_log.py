@@ -80,11 +80,10 @@ class PatientTail(Tail):
             news, self._news = self._news, {}
         for feed in news:
             arrival = self._awaited.get(feed)
-            if arrival is None or not arrival.is_there():
-                continue
-            arrival.cancel()
-            del self._awaited[feed]
-            self._open_files([feed])
+            if arrival is not None and arrival.is_there():
+                arrival.cancel()
+                del self._awaited[feed]
+                self._open_files([feed])
 
     def _leave(self, error: str | None) -> None:
         for arrival in self._awaited.values():
@@ -272,7 +271,6 @@ class _Follower:
     ) -> None:
         self._ended: Reply[TailEnded] = Reply()
         self._abandon = sinks.CancelToken()
-        self._sink = sink
         self._ref: pykka.ActorRef[PatientTail] | None = None
         owner = cast("pykka.ActorRef[Any]", self)
         try:

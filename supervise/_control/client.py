@@ -8,7 +8,7 @@ import json
 import select
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from supervise._control.protocol import VERSION, connected, peer
 from supervise._process.containment.procfs import look
@@ -46,7 +46,7 @@ class ControlError(SuperviseError):
         self.code = code
 
 
-class ControlClient:
+class ControlClient(contextlib.AbstractContextManager["ControlClient"]):
     """A connection to a control socket, for a ``with`` block. Used by one thread."""
 
     def __init__(self, path: str, on_suspended: Callable[[int], object] | None = None) -> None:
@@ -64,10 +64,6 @@ class ControlClient:
         self._received = bytearray()
         self._count = 0
         self._on_suspended = on_suspended
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

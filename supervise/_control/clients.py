@@ -151,11 +151,6 @@ class Connection:
         return (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if self._unsent else 0)
 
     @property
-    def is_over(self) -> bool:
-        """Whether the client has closed its sending side and has received all its answers."""
-        return self.is_half_closed and not self.pending and not self._unsent and not self.has_line
-
-    @property
     def is_served(self) -> bool:
         """Whether the client has received the answers to all its requests."""
         return not self.pending and not self._unsent
@@ -172,10 +167,7 @@ class Connection:
 # The requests of the control protocol: their arguments become messages to a gang, and its replies become JSON
 
 
-def _timeout(given: Mapping[str, Any]) -> float | None:
-    value = given.get("timeout")
-    if value is None:
-        return None
+def _timeout(value: Any) -> float:
     try:
         check_seconds("timeout", value)
     except SpecError as error:
@@ -183,9 +175,7 @@ def _timeout(given: Mapping[str, Any]) -> float | None:
     return float(value)
 
 
-def _signal(value: object) -> Signals | None:
-    if value is None:
-        return None
+def _signal(value: object) -> Signals:
     try:
         if isinstance(value, str):
             return Signals[f"SIG{value.upper().removeprefix('SIG')}"]
@@ -196,30 +186,35 @@ def _signal(value: object) -> Signals | None:
     raise Refusal("invalid", f"'signal' is {shown(value)}; give a name, such as \"SIGTERM\", or a number")
 
 
-def _signal_message(given: Mapping[str, Any]) -> object:
-    if (sig := _signal(given.get("signal"))) is None:
-        raise Refusal("invalid", "'signal' is missing; give a name, such as \"SIGUSR1\", or a number")
-    return say.Signal(sig=sig, ranks=_ranks(given), group=_flag(given, "group"))
+def _group(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise Refusal("invalid", f"'group' is {shown(value)}; give true or false")
+    return value
 
 
-def _flag(given: Mapping[str, Any], name: str) -> bool:
-    value = given.get(name)
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    raise Refusal("invalid", f"'{name}' is {shown(value)}; give true or false")
-
-
-def _ranks(given: Mapping[str, Any]) -> frozenset[int] | None:
-    value = given.get("ranks")
-    if value is None:
-        return None
+def _ranks(value: object) -> frozenset[int]:
     if not isinstance(value, list) or not all(isinstance(each, int) and not isinstance(each, bool) for each in value):
         raise Refusal("invalid", f"'ranks' is {shown(value)}; give a list of local ranks, such as [0, 2]")
     return frozenset(value)
 
 
+_ARGUMENTS: dict[str, Callable[[Any], object]] = {
+    "timeout": _timeout,
+    "signal": _signal,
+    "ranks": _ranks,
+    "group": _group,
+}
+"""Argument to the function that checks and converts its value."""
+
+
+def _signal_message(given: Mapping[str, Any]) -> object:
+    if "signal" not in given:
+        raise Refusal("invalid", "'signal' is missing; give a name, such as \"SIGUSR1\", or a number")
+    return say.Signal(sig=given["signal"], ranks=given.get("ranks"), group=given.get("group", False))
+
+
 def _some_ranks(given: Mapping[str, Any]) -> frozenset[int]:
-    ranks = _ranks(given)
+    ranks: frozenset[int] = given.get("ranks", frozenset())
     if not ranks:
         raise Refusal("invalid", "'ranks' is missing or empty; give a list of local ranks, such as [0, 2]")
     return ranks
@@ -276,7 +271,7 @@ class _Kind(NamedTuple):
 
     arguments: frozenset[str]
     message: Callable[[Mapping[str, Any]], object]
-    """Returns the message to the gang for the values of the arguments."""
+    """Returns the message to the gang for the arguments that are given, with the values that `_ARGUMENTS` returns."""
     result: Callable[[Any], dict[str, Any]]
     """Returns the JSON result for the gang's reply to the message."""
 
@@ -287,15 +282,15 @@ _KINDS = {
     "pids": _Kind(frozenset(), lambda _: say.Pids(), _pids),
     "stop": _Kind(
         frozenset({"signal", "timeout"}),
-        lambda given: say.Close(death_sig=_signal(given.get("signal")), timeout=_timeout(given)),
+        lambda given: say.Close(death_sig=given.get("signal"), timeout=given.get("timeout")),
         _end,
     ),
     "restart": _Kind(_RANKS, lambda given: say.RestartRanks(_some_ranks(given)), _pids),
     "terminate": _Kind(_RANKS, lambda given: say.TerminateRanks(_some_ranks(given)), _pids),
-    "reload": _Kind(_RANKS, lambda given: say.Reload(ranks=_ranks(given)), lambda ranks: {"ranks": ranks}),
+    "reload": _Kind(_RANKS, lambda given: say.Reload(ranks=given.get("ranks")), lambda ranks: {"ranks": ranks}),
     "signal": _Kind(_RANKS | {"signal", "group"}, _signal_message, lambda ranks: {"ranks": sorted(ranks)}),
-    "stacks": _Kind(_RANKS, lambda given: say.Stacks(ranks=_ranks(given)), _stacks),
-    "wait": _Kind(frozenset({"timeout"}), lambda given: say.Wait(timeout=_timeout(given)), _end),
+    "stacks": _Kind(_RANKS, lambda given: say.Stacks(ranks=given.get("ranks")), _stacks),
+    "wait": _Kind(frozenset({"timeout"}), lambda given: say.Wait(timeout=given.get("timeout")), _end),
 }
 """The kinds of requests by their names."""
 
@@ -311,7 +306,8 @@ def message_of(request: Request) -> object:
         raise Refusal("bad-request", f"{shown(request.name)} is not a request; this server accepts {known}")
     if unknown := sorted(request.arguments.keys() - _KINDS[request.name].arguments):
         raise Refusal("bad-request", f"{request.name} has no argument {shown(unknown[0])}")
-    return _KINDS[request.name].message(request.arguments)
+    given = {name: _ARGUMENTS[name](value) for name, value in request.arguments.items() if value is not None}
+    return _KINDS[request.name].message(given)
 
 
 MOST_CLIENTS = 32
@@ -369,9 +365,7 @@ class Clients:
         elif len(self._clients) >= MOST_CLIENTS and not self._make_room():
             refusal = Refusal("too-many", f"{MOST_CLIENTS} clients wait for answers already; try again later")
         if refusal is not None:
-            with contextlib.suppress(OSError):
-                client.send(error_line(refusal))
-            client.close()
+            self._drop(client, refusal)
             return
         self._loop.watch(end.fileno(), partial(self._serve, client))
         self._clients[end.fileno()] = client
@@ -449,7 +443,7 @@ class Clients:
         self._watch(client)
 
     def _watch(self, client: Connection) -> None:
-        if client.is_over:
+        if client.is_half_closed and client.is_served and not client.has_line:
             self._drop(client)
             return
         wanted = client.wanted_events()

@@ -230,10 +230,8 @@ class SocketFile:
     def remove(self) -> None:
         """Remove the file unless another has replaced it. Idempotent; callable from any thread."""
         identity, self._identity = self._identity, None
-        if identity is None:
-            return
         name = os.path.basename(self.path)
-        with contextlib.suppress(OSError):  # the folder may have been removed
+        with contextlib.suppress(OSError):  # the folder may have been removed, or is closed
             found = os.lstat(name, dir_fd=self._folder)
             if (found.st_dev, found.st_ino) == identity:
                 os.unlink(name, dir_fd=self._folder)

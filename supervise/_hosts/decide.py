@@ -82,7 +82,6 @@ class HostsGang:
     """Whether in some attempt all ranks were ready."""
     backoff: Backoff = field(default_factory=lambda: Backoff(by_count=True))
     """The restarts, by the times at which the driver learned that an attempt was over."""
-    error: BaseException | None = None
 
 
 # The events and the actions of the core of a gang over several hosts. Hosts are numbered from 0
@@ -269,7 +268,7 @@ def decide(gang: HostsGang, event: Event, now_ns: int) -> list[Action]:  # noqa:
         case Placed():
             return _launch(gang) if gang.phase == "placing" else []
         case NotPlaced():
-            return _not_placed(gang, event.error) if gang.phase == "placing" else []
+            return _finish(gang, event.error) if gang.phase == "placing" else []
         case HostStarted():
             return _started(gang, event, now_ns)
         case HostNotStarted():
@@ -305,11 +304,6 @@ def _launch(gang: HostsGang) -> list[Action]:
     for host in gang.hosts:
         host.state = "launching"
     return [Launch(gang.epoch, number) for number in range(gang.nnodes)]
-
-
-def _not_placed(gang: HostsGang, error: BaseException) -> list[Action]:
-    gang.error = error
-    return _finish(gang, error)
 
 
 def _started(gang: HostsGang, event: HostStarted, now_ns: int) -> list[Action]:

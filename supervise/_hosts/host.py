@@ -81,10 +81,6 @@ class Lease:
         self.port = int(port)
         """The TCP port of the keeper."""
 
-    def token(self) -> int:
-        """Return the token for the driver's next renewal."""
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
     def renew(self, token: int) -> int:
         """Extend the lease to `lease_s` after `token`; return the next token. A `token` of 0 extends nothing.
 
@@ -93,7 +89,7 @@ class Lease:
         """
         if token:
             self._say(f"lease {token + self._lease_ns}")
-        return self.token()
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def add(self, pid: int) -> None:
         """Make the keeper responsible for the process group of a rank."""
@@ -283,14 +279,15 @@ class Host:
         given = self._order.settings
         of_host: Any = {
             "envs": {rank: self._environment(env, envs[rank]) for rank, env in given["envs"].items()},
-            "event_sink": partial(self._news.add, "event") if self._order.sends_events else _ignore,
+            # Without a listener a sink that ignores events: the driver shows a failure, so this Supervisor must not
+            "event_sink": partial(self._news.add, "event") if self._order.sends_events else lambda _: None,
             "gate": isinstance(given["entrypoint"], str),
             "consoles": (NewsSink(self._news, "stdout"), NewsSink(self._news, "stderr")),
         }
         attempt = first_attempt(**given | of_host)
         self._news.add("logs", (dict(attempt.dest.stdouts), dict(attempt.dest.stderrs)))
         self._gang = gang = Supervisor.start_attempt(attempt)
-        gang.tell(say.Subscribe(ref=cast("Any", CallbackSubscriber(f"{gang.actor_urn}-of-a-host", self._told))))
+        gang.tell(say.Subscribe(ref=cast("Any", CallbackSubscriber(f"{gang.actor_urn}-of-a-host", self.told))))
         start = cast("Reply[dict[int, int]]", gang.ask(say.Start(), block=False))
         threading.Thread(target=self._end, args=(gang,), name="supervise-host", daemon=True).start()
         return start
@@ -347,33 +344,23 @@ class Host:
                 self._gang.stop()
         self._lease.end()
 
-    # Lifecycle messages, on the gang's thread
+    def told(self, message: object) -> None:
+        """Handle a lifecycle message, on the gang's thread: the keeper is responsible for the ranks that run.
 
-    def _told(self, message: object) -> None:
+        The news for the driver are the messages about ranks, and the first failure of the host.
+        """
         if isinstance(message, say.WorkerStarted):
-            self.rank_started(message.pid)
+            try:
+                self._lease.add(message.pid)
+            except LeaseLost:
+                self.stop(SIGKILL, 0.0)
         elif isinstance(message, say.WorkerExited):
-            self.rank_exited(message)
+            if not message.group_left:
+                self._lease.remove(message.pid)
+            codes = self._order.settings.get("success_exit_codes", frozenset({0}))
+            fails = message.exitcode not in codes or message.complaint is not None
+            if fails and not self._failed:  # the driver ignores it if it has asked this host to stop
+                self._failed = True
+                self._news.add("failed", message.local_rank)
         if hasattr(message, "local_rank"):  # the driver itself tells of the whole gang
             self._news.add("worker", message)
-
-    def rank_started(self, pid: int) -> None:
-        """Make the keeper responsible for a rank."""
-        try:
-            self._lease.add(pid)
-        except LeaseLost:
-            self.stop(SIGKILL, 0.0)
-
-    def rank_exited(self, message: say.WorkerExited) -> None:
-        """Report the end of a rank, and the first failure of the host."""
-        if not message.group_left:
-            self._lease.remove(message.pid)
-        codes = self._order.settings.get("success_exit_codes", frozenset({0}))
-        fails = message.exitcode not in codes or message.complaint is not None
-        if fails and not self._failed:  # the driver ignores it if it has asked this host to stop
-            self._failed = True
-            self._news.add("failed", message.local_rank)
-
-
-def _ignore(_event: dict[str, Any]) -> None:
-    """Ignore an event. The driver shows a failure, so the host's Supervisor must not show it, too."""

@@ -90,19 +90,16 @@ class Keeper:
         # After a thaw, a renewal that was sent in time may be pending although the lease has expired. It has no effect.
         # Pending ranks are still added, because the keeper then reports that nothing of the host runs.
         over = self._timer in ready and time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= self._due_ns
+        said_bye, ended = False, self._host in ready
         if 0 in ready:
             chunk = os.read(0, 65536)
             *lines, self._rest = (self._rest + chunk).split(b"\n")
-            said_bye = any(self._obey(line.decode().split()) for line in lines)
-            if over:
-                return "its lease was over"
-            if said_bye:
-                return ""
-            if not chunk:
-                return "its process has ended"
-        elif over:
+            said_bye, ended = any(self._obey(line.decode().split()) for line in lines), not chunk
+        if over:
             return "its lease was over"
-        elif self._host in ready:
+        if said_bye:
+            return ""
+        if ended:
             return "its process has ended"
         if self._listener.fileno() in ready:
             _ignore(self._accept)

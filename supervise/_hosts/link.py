@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from supervise._hosts.plan import HostAddress, HostOrder, News
     from supervise._runtime.loop import Loop, Timer
 
-
-# The interface of an engine: it makes the hosts for one attempt, and transfers calls from the driver to them
-
-
-if TYPE_CHECKING:
     Done = Callable[[Any, BaseException | None], object]
     """Function that is called once, on any thread, with a value or an error."""
+
+
+# The interface of an engine: it makes the hosts for one attempt, and transfers calls from the driver to them
 
 
 class HostDead(Exception):  # noqa: N818  says what happened, as SupervisorCrashed does

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise._gang import rank_variables
 from supervise._gang.validation import check_policy, checked
-from supervise._settings import GANG, GRACE_S, check_seconds
+from supervise._settings import GANG, check_seconds
 from supervise.errors import SpecError
 from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std
 
@@ -118,11 +118,6 @@ class HostsPlan:
         """Number of ranks of all hosts."""
         return self.nnodes * self.nproc_per_node
 
-    @property
-    def grace_s(self) -> float:
-        """Seconds from the first signal to SIGKILL."""
-        return float(self.settings.get("grace", GRACE_S))
-
     def rank(self, host: int, local_rank: int) -> int:
         """Return the global rank of a local rank."""
         return host * self.nproc_per_node + local_rank
@@ -175,8 +170,12 @@ class HostsPlan:
             host=host,
             hosts=self.nnodes,
         )
-        common |= {"ROLE_NAME": self.name, "ROLE_WORLD_SIZE": str(self.world_size)}
-        common |= {"TORCHELASTIC_RESTART_COUNT": str(epoch), "SUPERVISE_EPOCH": str(epoch)}
+        common |= {
+            "ROLE_NAME": self.name,
+            "ROLE_WORLD_SIZE": str(self.world_size),
+            "TORCHELASTIC_RESTART_COUNT": str(epoch),
+            "SUPERVISE_EPOCH": str(epoch),
+        }
         first = self.rank(host, 0)
         return {
             local: {**common, **rank_variables.of_rank(local, local, first=first, first_of_role=first)}
@@ -221,8 +220,6 @@ def make_plan(
             " after a failure, so give restart='transient'"
         )
     _check_settings(settings or {})
-    if logs_specs is None:
-        logs_specs = DefaultLogsSpecs(tee=Std.ALL)
     plan = HostsPlan(
         name=name,
         entrypoint=entrypoint,
@@ -230,7 +227,7 @@ def make_plan(
         nproc_per_node=nproc_per_node,
         args=_arguments(args, world),
         envs=_environments(envs or {}, world),
-        logs_specs=logs_specs,
+        logs_specs=DefaultLogsSpecs(tee=Std.ALL) if logs_specs is None else logs_specs,
         log_line_prefixes=log_line_prefixes,
         lease_s=float(lease_s),
         restart_policy=restart_policy,

@@ -23,7 +23,7 @@ from supervise._hosts.link import Engine, EngineHost, HostLink
 from supervise._printable import LOST_CODE
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import with_jitter
-from supervise._settings import conditions
+from supervise._settings import GRACE_S, conditions
 from supervise.errors import SpawnError, SpecError, SuperviseError, SupervisorCrashed
 from supervise.events import Event, EventLog, log
 from supervise.messages import GangFinished, GangRestarting, GangStatus, Phase, RankState, RankStatus, WorkerExited
@@ -133,9 +133,8 @@ class HostEvents:
         if epoch == 0:
             self._begun_ns = self._attempt_ns
         self._log.renew(attempt=epoch)
-        plan = self._plan
-        fields = {"world_size": plan.world_size, "nnodes": plan.nnodes, "start_method": None, "log_dir": None}
-        self._report("starting", "info", **fields)
+        size = {"world_size": self._plan.world_size, "nnodes": self._plan.nnodes}
+        self._report("starting", "info", **size, start_method=None, log_dir=None)
 
     def placed(self, addresses: Sequence[HostAddress]) -> None:
         """Report the nodes on which the hosts are."""
@@ -178,9 +177,16 @@ class HostEvents:
 
     def restarting(self, message: GangRestarting) -> None:
         """Report that another attempt follows."""
-        limit = {"restarts": message.restarts, "max_restarts": message.max_restarts}
-        fields = {"attempt": message.attempt, **limit, "backoff_s": message.delay_s}
-        self._report("restarting", "warning", **fields, left_out=sorted(message.left_out), **causes(message.result))
+        self._report(
+            "restarting",
+            "warning",
+            attempt=message.attempt,
+            restarts=message.restarts,
+            max_restarts=message.max_restarts,
+            backoff_s=message.delay_s,
+            left_out=sorted(message.left_out),
+            **causes(message.result),
+        )
 
     def finish(self, message: GangFinished) -> None:
         """Report the end of the gang. Without a listener, show a failure in one line."""
@@ -204,19 +210,15 @@ _RUNNING = ("starting", "ready", "suspended", "stopping")
 
 
 class RankRows:
-    """The rows of `GangStatus.ranks`."""
+    """The rows of `GangStatus.ranks` in one attempt."""
 
-    def __init__(self, plan: HostsPlan) -> None:
-        """Begin before the first attempt."""
+    def __init__(self, plan: HostsPlan, epoch: int = 0) -> None:
+        """Begin before the attempt `epoch`."""
         self._plan = plan
         self._ended: dict[int, RankState] = {}
         self._told: dict[int, tuple[RankStatus, float]] = {}
         """Rank to its status in the last report of its host, and the monotonic time (s) at which the report arrived."""
-        self._epoch = 0
-
-    def begin(self, epoch: int) -> None:
-        """Begin another attempt."""
-        self._ended, self._told, self._epoch = {}, {}, epoch
+        self._epoch = epoch
 
     def exited(self, rank: int, end: WorkerExited) -> None:
         """Record the end of a rank."""
@@ -336,7 +338,7 @@ class HostsSupervisor(GangShell):
         self._leaving = False
 
     def _acquire(self) -> None:
-        shutdown.remember(self.actor_ref, self._plan.grace_s)
+        shutdown.remember(self.actor_ref, float(self._plan.settings.get("grace", GRACE_S)))
 
     def _release(self) -> None:
         shutdown.forget(self.actor_ref)
@@ -457,7 +459,7 @@ class HostsSupervisor(GangShell):
 
     def _place(self, epoch: int) -> None:
         self._events.begin(epoch)
-        self._rows.begin(epoch)
+        self._rows = RankRows(self._plan, epoch)
         self._links, self._addresses, self._logs = [], [], {}
         sends_events = self._events.listens()
         orders = self._plan.orders(epoch, entrypoint=self._travels, sends_events=sends_events)

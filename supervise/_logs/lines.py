@@ -159,14 +159,13 @@ class LineStream:
         return min((due for due in (self._due_ns, self._settle_ns) if due is not None), default=None)
 
     @property
-    def unfinished(self) -> bytes:
-        """The present segment of a line that has no newline yet; empty if a part of the line was passed on."""
-        return b"" if self.reserved else self._held or self._before
-
-    @property
     def unfinished_rows(self) -> list[bytes]:
-        """The unfinished lines: the present line, and the rows below it to which the cursor has moved."""
-        rows = [self.unfinished, *(row.rstrip(b"\r").rpartition(b"\r")[2] for row in self._rows)]
+        """The unfinished lines: the present line, and the rows below it to which the cursor has moved.
+
+        Of the present line, it is the present segment. The line is missing if a part of it was passed on.
+        """
+        present = b"" if self.reserved else self._held or self._before
+        rows = [present, *(row.rstrip(b"\r").rpartition(b"\r")[2] for row in self._rows)]
         return [row for row in rows if row.strip()]
 
     @property

@@ -75,7 +75,8 @@ class LogReader:
             os.close(fd)
             raise OSError(errno.ESTALE, "another file has this path now, and the log is not shown", self.path)
         self._fd = fd
-        self._watch = watch(self._same_file(), changed)
+        by_fd = f"/proc/self/fd/{fd}"  # leads to the open file, even if `path` leads to another one now
+        self._watch = watch(by_fd if os.path.exists(by_fd) else self.path, changed)
 
     def expect_present_file(self) -> None:
         """Make `open` refuse every file but the present one.
@@ -108,11 +109,6 @@ class LogReader:
                 self._last_end = os.lseek(fd, 0, os.SEEK_CUR)
         if fd >= 0:
             os.close(fd)
-
-    def _same_file(self) -> str:
-        """Return a path to the open file, even if `path` leads to another file now."""
-        by_fd = f"/proc/self/fd/{self._fd}"
-        return by_fd if os.path.exists(by_fd) else self.path
 
     @property
     def is_open(self) -> bool:

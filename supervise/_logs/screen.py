@@ -21,10 +21,19 @@ In a window that became narrower, one row may occupy several rows of the termina
 what is erased in its history if the cursor is in the first column of the first row.
 """
 _COLUMNS, _LINES = 80, 24
-"""Size that is assumed for a terminal that reports 0 x 0, such as a serial line or a new pty."""
+"""Size that is assumed for a terminal that reports 0 x 0, such as a serial line or a new pty, or none."""
 _NOTEBOOK_COLUMNS = 200
 _BYTES_PER_COLUMN = 16
 """Number of bytes of a line to consider for each column. Escape sequences and wide characters need several."""
+
+
+def terminal_size(fd: int) -> tuple[int, int]:
+    """Return columns and lines of a terminal; 80 and 24 if it does not say them."""
+    try:
+        size = os.get_terminal_size(fd)
+    except (OSError, OverflowError):
+        return _COLUMNS, _LINES
+    return size.columns or _COLUMNS, size.lines or _LINES
 
 
 class Screen:
@@ -58,7 +67,7 @@ class Screen:
         rows, status = self.rows, self.status
         if not rows and not status:
             return ""
-        columns, lines = self._size()
+        columns, lines = terminal_size(self._fd)
         room = max(lines - 1 - bool(status), 1)
         kept = rows if len(rows) <= room else rows[: room - 1]
         drawn = [_cut(prefix, text, columns - 1) for prefix, text in kept]
@@ -70,13 +79,6 @@ class Screen:
         self._drawn = True
         up = f"\x1b[{len(drawn) - 1}A" if len(drawn) > 1 else ""
         return "\r\n".join(drawn) + f"{up}\r"
-
-    def _size(self) -> tuple[int, int]:
-        try:
-            size = os.get_terminal_size(self._fd)
-        except (OSError, OverflowError):
-            return _COLUMNS, _LINES
-        return size.columns or _COLUMNS, size.lines or _LINES
 
 
 class NotebookScreen(Screen):

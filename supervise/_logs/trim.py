@@ -62,7 +62,7 @@ class LogTrimmer:
         self._file = os.stat(path)
         self._lock = threading.Lock()
         self._readers: set[Shown] = set()
-        self._watch: Watch | None = None
+        self._watch: Watch = Watch()
         self._told = self._over = False
 
     def begin(self) -> None:
@@ -76,9 +76,7 @@ class LogTrimmer:
     def end(self, *, readers_too: bool = True) -> None:
         """Stop. Without `readers_too`, continue to trim while readers show the remaining lines. Idempotent."""
         self._over = self._over or readers_too
-        watching, self._watch = self._watch, None
-        if watching is not None:
-            watching.cancel()
+        self._watch.cancel()
 
     def add(self, reader: Shown) -> None:
         """Remove only bytes that this reader has shown, from now on."""
@@ -128,19 +126,17 @@ class LogTrimmer:
         if end <= start:
             return False
         folder, name = os.path.split(self.path)
-        with closing(open_folder(folder)) as at:
-            fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=at)
-        try:
+        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        with closing(open_folder(folder)) as at, closing(os.open(name, flags, dir_fd=at)) as fd:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode) or not os.path.samestat(found, self._file):
                 return False
             self.trimmed_bytes = end  # set before the hole exists, so that a reader that finds the hole knows its cause
-            punch_hole(fd, start, end - start)
-        except OSError:
-            self.trimmed_bytes = start
-            raise
-        finally:
-            os.close(fd)
+            try:
+                punch_hole(fd, start, end - start)
+            except OSError:
+                self.trimmed_bytes = start
+                raise
         return True
 
 

@@ -123,7 +123,10 @@ class Pace:
 
 
 class Watch:
-    """A registration. As such, it keeps the thread running; a subclass also watches a file."""
+    """A registration. As such, it keeps the thread running; a subclass also watches a file.
+
+    The constructor registers nothing: `cancel` of such a watch has no effect.
+    """
 
     def cancel(self) -> None:
         """End the watch. Idempotent. A callback that is running at the time still completes."""
@@ -357,7 +360,7 @@ class FileCreation:
         self.path = path
         self._changed = changed
         self._seen: tuple[str, int, int] | None = None  # the watched folder
-        self._watch: Watch | None = None
+        self._watch: Watch = Watch()
 
     def is_there(self) -> bool:
         """Return whether the file exists. If it does not, watch for it and call `changed` later."""
@@ -379,9 +382,8 @@ class FileCreation:
 
     def cancel(self) -> None:
         """End the watch. Idempotent."""
-        watching, self._watch, self._seen = self._watch, None, None
-        if watching is not None:
-            watching.cancel()
+        self._watch.cancel()
+        self._seen = None
 
 
 def nearest_folder(path: str) -> str:

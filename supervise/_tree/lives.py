@@ -119,19 +119,9 @@ A gang that still exists after that is killed by the exit function of gangs.
 GRACE_S = 5.0
 """The longest time from SIGTERM to SIGKILL that a gang has at the interpreter's exit."""
 
-_trees: dict[str, Any] = {}
-"""The actors of the trees that have not ended, by urn, in the order of their start."""
+alive: dict[str, Any] = {}
+"""The actors of the trees that have not ended, by urn, in the order of their start. The exit of Python stops them."""
 _exits = threading.Event()
-
-
-def remember(tree: Any) -> None:
-    """Let the exit of the interpreter stop this tree."""
-    _trees[tree.actor_urn] = tree
-
-
-def forget(urn: str) -> None:
-    """Forget a tree that has ended."""
-    _trees.pop(urn, None)
 
 
 def _stop_all() -> None:
@@ -141,7 +131,7 @@ def _stop_all() -> None:
     """
     _exits.set()
     deadline_s = time.monotonic() + _PATIENCE_S
-    newest_first = list(_trees.values())[::-1]
+    newest_first = list(alive.values())[::-1]
     for tree in sorted(newest_first, key=lambda each: each.actor_inbox.parent is not None):  # a parent stops its child
         with contextlib.suppress(Exception):
             if tree.loop.wakes_up:
@@ -152,7 +142,7 @@ def _stop_all() -> None:
 
 
 threading._register_atexit(_stop_all)  # type: ignore[attr-defined]  # noqa: SLF001 - a contract test
-fork_hooks.register("trees", _trees.clear)
+fork_hooks.register("trees", alive.clear)
 
 
 # The inbox of a tree, which keeps how the tree has ended, and replies to `Start` and `Wait` after the end

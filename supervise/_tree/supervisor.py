@@ -6,7 +6,7 @@ import sys
 import time
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import pykka
 
@@ -17,12 +17,12 @@ from supervise._printable import ending, one_line
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import Subscribers, SupervisorShell, with_jitter
 from supervise._settings import GANG
-from supervise._tree import lives as interpreter_exit
 from supervise._tree.lives import (
     Life,
     TreeInbox,
     TreeRef,
     TreeSettings,
+    alive,
     ask_error,
     end_error,
     life_of,
@@ -73,15 +73,6 @@ def checked_specs(
             raise SpecError(f"two children have the id {spec.id!r}; give each its own")
         seen.add(spec.id)
     return specs
-
-
-def stray(message: object) -> SpecError:
-    """Return the error for a message that no tree accepts. An ask raises it; for a tell it is logged."""
-    accepted = (
-        "Start(), Wait(), Status(), Subscribe(...), Unsubscribe(...), StartChild(...), TerminateChild(...)"
-        " or RestartChild(...)"
-    )
-    return SpecError(f"an ActorSupervisor does not accept {repr_of(message)}; send it {accepted}")
 
 
 # Record of one child in the actor of a tree
@@ -227,6 +218,12 @@ def _first_line(error: BaseException) -> str:
 # The actor
 
 
+_ACCEPTED = (
+    "Start(), Wait(), Status(), Subscribe(...), Unsubscribe(...), StartChild(...), TerminateChild(...) or"
+    " RestartChild(...)"
+)
+
+
 class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
     """A supervision tree. It starts its children in order, restarts those that fail, and stops them in reverse order.
 
@@ -293,10 +290,10 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
         super()._start_actor_loop()
 
     def _acquire(self) -> None:
-        interpreter_exit.remember(self)
+        alive[self.actor_urn] = self
 
     def _release(self) -> None:
-        interpreter_exit.forget(self.actor_urn)
+        alive.pop(self.actor_urn, None)
 
     def on_start(self) -> None:
         """Start the first child."""
@@ -326,7 +323,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
             case trees.StartChild() | trees.TerminateChild() | trees.RestartChild():
                 return self._ask(message)
             case _:
-                raise stray(message)
+                raise SpecError(f"an ActorSupervisor does not accept {repr_of(message)}; send it {_ACCEPTED}")
 
     def _start_reply(self) -> Reply[dict[str, pykka.ActorRef[Any] | None]]:
         if self._tree.phase not in ("running", "stopping") or self._tree.outcome not in (None, "stopped"):
@@ -427,9 +424,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
             row.reason = error
         row.life = None
         pykka.ActorRegistry.unregister(life.ref)  # `ActorRegistry.stop_all` would wait for its thread
-        expired = ts.LifeChanged(row.spec.id, row.number, "overdue")
-        self._emit(expired, row)
-        self._step(expired)
+        self._lifeless(row, row.number, "overdue")
 
     def _step(self, event: ts.Event) -> None:
         self._guarded(self._advance, event)
@@ -481,7 +476,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
             with observed(begin):
                 ref = row.spec.start()
                 if ref is None:
-                    self.loop.post(self._guarded, self._ignored, row, number)
+                    self.loop.post(self._guarded, self._lifeless, row, number, "ignored")
                     return
                 life = row.life = lives.get(getattr(ref, "actor_urn", "")) or begin(ref)
         except BaseException as error:
@@ -491,11 +486,11 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
         if life.start_limit_s is not None:
             self._set_timer(row.spec.id, "start", life.start_limit_s, self._overdue, row, life, "started")
 
-    def _ignored(self, row: Row, number: int) -> None:
-        """Handle a start function that has returned None."""
-        ignored = ts.LifeChanged(row.spec.id, number, "ignored")
-        self._emit(ignored, row)
-        self._step(ignored)
+    def _lifeless(self, row: Row, number: int, what: Literal["ignored", "overdue"]) -> None:
+        """Handle a start function that has returned None, or a child that was abandoned."""
+        changed = ts.LifeChanged(row.spec.id, number, what)
+        self._emit(changed, row)
+        self._step(changed)
 
     def _stop_child(self, row: Row, action: ts.Stop) -> None:
         life = row.life

@@ -319,8 +319,8 @@ class RecordedRun:
         return f"{one_line(role)[:40]}{number}"
 
 
-def _folders(path: str) -> list[os.DirEntry[str]]:
-    """Return the folders in a folder, without links."""
+def _folders(path: str | int) -> list[os.DirEntry[str]]:
+    """Return the folders in a folder, without links. It is given by its path, or by a descriptor."""
     with os.scandir(path) as entries:
         return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
 
@@ -349,8 +349,7 @@ def runs_in(folder: str, at: int) -> list[RecordedRun]:
     Raises:
         OSError: The folder cannot be read.
     """
-    with os.scandir(at) as entries:
-        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    names = [entry.name for entry in _folders(at)]
     from datetime import UTC, datetime
 
     owners = {0, os.geteuid(), os.fstat(at).st_uid}

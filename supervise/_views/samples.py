@@ -108,16 +108,14 @@ def _owner(
 def _read(name: str) -> _Process | None:
     try:
         fd = os.open(f"/proc/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None
-    try:
-        fields = os.read(fd, 4096).rpartition(b")")[2].split()
+        try:
+            fields = os.read(fd, 4096).rpartition(b")")[2].split()
+        finally:
+            os.close(fd)
         ticks = sum(map(int, fields[11:15]))  # user and system, of the process and of the children it has waited for
         return _Process(int(fields[1]), int(fields[2]), ticks, int(fields[21]), fields[0] not in b"ZXx")
-    except (ProcessLookupError, IndexError, ValueError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError, IndexError, ValueError):
         return None
-    finally:
-        os.close(fd)
 
 
 SAMPLES = "samples.jsonl"
@@ -168,10 +166,7 @@ class SampleFile(OwnedFd):
         before_s = time.thread_time()
         with contextlib.suppress(OSError):  # a full disk, or no descriptor is left
             self._append(self._sample(lives))
-        self._plan(time.thread_time() - before_s)
-
-    def _plan(self, cost_s: float) -> None:
-        now_s = time.monotonic()
+        cost_s, now_s = time.thread_time() - before_s, time.monotonic()
         age_s = now_s - self._begun_s
         self._interval_s = max(self._shortest_s, age_s / self._parts, cost_s * _COST_PARTS)
         self.due_s = now_s + self._interval_s

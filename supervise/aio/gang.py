@@ -292,6 +292,8 @@ class Events:
     The subscription ends with `aclose`, with the block of ``async with``, or when the iterator is garbage-collected.
     """
 
+    _ref: pykka.ActorRef[Any] | None = None
+
     def __init__(self, home: _Home, *, buffer_size: int) -> None:
         """Create the iterator, not subscribed yet.
 
@@ -304,7 +306,6 @@ class Events:
         """
         if not isinstance(buffer_size, int) or isinstance(buffer_size, bool) or buffer_size < 1:
             raise SpecError(f"buffer_size is {buffer_size!r}; give a number of events, at least 1")
-        self._ref: pykka.ActorRef[Any] | None = None
         self._home = home
         self._mailbox = Mailbox(home.check(), buffer_size)
 
@@ -345,8 +346,7 @@ class Events:
                 self._ref.tell(Unsubscribe(ref=cast("Any", self._mailbox)))
 
     def __del__(self) -> None:
-        if getattr(self, "_ref", None) is not None:
-            self._unsubscribe()
+        self._unsubscribe()
 
 
 P = ParamSpec("P")

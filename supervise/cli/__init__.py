@@ -6,6 +6,8 @@ import gc
 import sys
 from typing import TYPE_CHECKING
 
+from supervise.cli import streams
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -85,8 +87,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments after the command's name. None: the arguments of this process; then the command also ignores
             signals at its end, so that a late Ctrl-C changes no exit code and shows no traceback.
     """
-    from supervise.cli import streams
-
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         streams.open_closed()
@@ -124,13 +124,10 @@ def _dispatch(words: list[str], *, own_process: bool) -> int:
     try:
         return _print(words, own_process=own_process)
     except OSError as error:  # stdout takes no output, or the folder of the runs cannot be read
-        from supervise.cli import streams
-
         return streams.failed(_command(words), error)
 
 
 def _run(words: list[str], *, own_process: bool) -> int:
-    from supervise.cli import streams
     from supervise.cli.options import groups
 
     plain = sys.stdout

@@ -87,18 +87,6 @@ class Record:
         return "call" if last["when"] == "setup" and _passed(last["report"]) else "teardown"
 
 
-@dataclass(slots=True, kw_only=True)
-class Course:
-    """What happened to a gang."""
-
-    records: dict[int, Record]
-    timed_out: bool = False
-    waited_s: float | None = None
-    """How long the host waited for the ranks that it then stopped. The time begins at the start if the timeout expired,
-    otherwise at the first failure, or at the end of the test if none failed. None if all ranks ended by themselves, or
-    if the host was interrupted."""
-
-
 def _passed(report: Mapping[str, Any]) -> bool:
     return str(report["outcome"]) == "passed"
 
@@ -148,16 +136,18 @@ class Gang:
     """Seconds for the other ranks after the first failure; None for no limit."""
     live: bool
     """Whether pytest shows the output of tests at once."""
+    records: dict[int, Record]
+    """What is known about each rank."""
     exits: dict[int, WorkerExited] = field(default_factory=dict)
     """The ends of ranks that the Supervisor has reported."""
-    course: Course = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Begin with an empty record for each rank."""
-        self.course = Course(records={rank: Record() for rank in range(self.plan.world_size)})
+    timed_out: bool = False
+    waited_s: float | None = None
+    """How long the host waited for the ranks that it then stopped. The time begins at the start if the timeout expired,
+    otherwise at the first failure, or at the end of the test if none failed. None if all ranks ended by themselves, or
+    if the host was interrupted."""
 
     def run(self) -> None:
-        """Run all ranks to their end, and record the events in `course`. No rank is left, even after an exception."""
+        """Run all ranks to their end, and record what happens. No rank is left, even after an exception."""
         __tracebackhide__ = True
         with _quiet(), contextlib.ExitStack() as ends:
             ends.callback(add_data, self.plan.measurement)
@@ -201,7 +191,7 @@ class Gang:
         trouble_s = done_s = None
         while True:
             self._read()
-            records = self.course.records.values()
+            records = self.records.values()
             if all(record.exited is not None for record in records):
                 return
             now_s = time.monotonic()
@@ -218,8 +208,8 @@ class Gang:
                 limits.append(done_s + _EXIT_S)
             limit_s = min(limits, default=None)
             if limit_s is not None and now_s >= limit_s:
-                self.course.timed_out = trouble_s is None and done_s is None
-                self.course.waited_s = now_s - (start_s if self.course.timed_out else trouble_s or done_s or start_s)
+                self.timed_out = trouble_s is None and done_s is None
+                self.waited_s = now_s - (start_s if self.timed_out else trouble_s or done_s or start_s)
                 self._note_stacks(supervisor)
                 return
             bell.wait(limit_s)
@@ -227,20 +217,20 @@ class Gang:
     def _note_stacks(self, supervisor: pykka.ActorRef[Supervisor]) -> None:
         """Note the stacks of the ranks that still run. The host stops these ranks next."""
         self._read()
-        pending = frozenset(rank for rank, record in self.course.records.items() if record.exited is None)
+        pending = frozenset(rank for rank, record in self.records.items() if record.exited is None)
         stacks: Any = {}
         with contextlib.suppress(SuperviseError, pykka.ActorDeadError, pykka.Timeout):
             stacks = supervisor.ask(Stacks(ranks=pending), timeout=_REPLY_S)
         self._read()
         for rank in pending:
-            record = self.course.records[rank]
+            record = self.records[rank]
             record.stacks = stacks.get(rank)
             record.stopped = record.exited is None
 
     def _read(self) -> None:
         """Read the ends of ranks, then the journals: a rank that has ended writes no further line."""
         ended = dict(self.exits)
-        for rank, record in self.course.records.items():
+        for rank, record in self.records.items():
             if not record.stopped:  # the end of a stopped rank says nothing about its test
                 if not record.is_complete:
                     record.entries = self.plan.folder.journal(rank)

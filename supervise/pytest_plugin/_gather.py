@@ -19,6 +19,7 @@ from json import dumps, loads
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from supervise._files import closing
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
@@ -69,12 +70,9 @@ class Folder:
 
     def ring(self, name: object) -> None:
         """Wake the owner of a FIFO. A full FIFO wakes it, too."""
-        with contextlib.suppress(OSError):
-            fd = os.open(self._bell(name), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                os.write(fd, b"!")
-            finally:
-                os.close(fd)
+        flags = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
+        with contextlib.suppress(OSError), closing(os.open(self._bell(name), flags)) as fd:
+            os.write(fd, b"!")
 
     def hold(self, rank: int) -> None:
         """Open a rank's journal ahead of its test, which may use up the descriptors. In the rank."""
@@ -213,8 +211,7 @@ class RankGather:
         deadline_s = monotonic() + timeout_s
         call, self._calls = self._calls, self._calls + 1
         self._give(call, value)
-        bell = self.folder.bell(self.rank)
-        try:
+        with contextlib.closing(self.folder.bell(self.rank)) as bell:
             while missing := self._missing(call):
                 # Check the ends, then the values again: a rank gives its value before it ends
                 gone = [rank for rank in missing if self.folder.ended(rank).exists()]
@@ -227,8 +224,6 @@ class RankGather:
                         f" within {timeout_s:g} s"
                     )
                 bell.wait(deadline_s)
-        finally:
-            bell.close()
         self._last_complete = call
         values = [self.folder.value(call, rank).read_bytes() for rank in range(self.world_size)]
         return list(map(pickle.loads, values))

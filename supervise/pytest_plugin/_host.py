@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
     from pathlib import Path
 
-    from supervise.pytest_plugin._gang import Course, Gang, Record
+    from supervise.pytest_plugin._gang import Gang, Record
 
 
 # The option ``ranks_budget``: how many ranks run at once, over all workers of pytest-xdist
@@ -252,7 +252,9 @@ def _run(item: pytest.Item, settings: _mark.Settings) -> None:
     __tracebackhide__ = True
     (world_size,) = settings.counts
     try:
-        factory = _factory(item.config)
+        factory: pytest.TempPathFactory | None = getattr(item.config, "_tmp_path_factory", None)
+        if factory is None:
+            raise MarkError("tests with ranks need tmp_path; omit -p no:tmpdir")
         base = factory.getbasetemp()
         shared_base = base.parent if hasattr(item.config, "workerinput") else base  # all xdist workers share it
         budget = _mark.budget(item.config)
@@ -271,23 +273,11 @@ def _run(item: pytest.Item, settings: _mark.Settings) -> None:
         raise RanksError(str(error)) from None
 
 
-def _factory(config: pytest.Config) -> pytest.TempPathFactory:
-    """Return pytest's factory of temporary folders.
-
-    Raises:
-        MarkError: There is none.
-    """
-    factory: pytest.TempPathFactory | None = getattr(config, "_tmp_path_factory", None)
-    if factory is None:
-        raise _mark.MarkError("tests with ranks need tmp_path; omit -p no:tmpdir")
-    return factory
-
-
 def _gang(
     item: pytest.Item, settings: _mark.Settings, folder: Folder, debugged: int | None, terminal: int | None
 ) -> Gang:
     """Return the gang of a test, which is not started yet."""
-    from supervise.pytest_plugin._gang import Gang
+    from supervise.pytest_plugin._gang import Gang, Record
 
     (world_size,) = settings.counts
     plan = Plan(
@@ -316,6 +306,7 @@ def _gang(
         args=args,
         start_method=settings.start_method,
         grace_s=settings.grace_s if debugged is None else None,
+        records={rank: Record() for rank in range(world_size)},
         live=item.config.getoption("capture", "fd") in ("no", "tee-sys"),
     )
 
@@ -329,35 +320,35 @@ def _conduct(item: pytest.Item, gang: Gang) -> None:
         except BaseException:
             _conclude(item, gang, interrupted=True)
             raise
-        _raise(gang.course, _conclude(item, gang, interrupted=False))
+        _raise(gang, _conclude(item, gang, interrupted=False))
     finally:
         gang.plan.folder.clean(gang.plan.world_size)
 
 
 def _conclude(item: pytest.Item, gang: Gang, *, interrupted: bool) -> _verdict.Verdict:
     """Read the files of the ranks, and keep the verdict for the report."""
-    config, course, place = item.config, gang.course, str(item.path)
+    config, place = item.config, str(item.path)
     reports = {
         rank: [
             config.hook.pytest_report_from_serializable(config=config, data=entry["report"]) for entry in record.entries
         ]
-        for rank, record in course.records.items()
+        for rank, record in gang.records.items()
     }
-    replay_warnings(course.records)
-    ranks = [_verdict.judge_rank(rank, record, reports[rank]) for rank, record in course.records.items()]
+    replay_warnings(gang.records)
+    ranks = [_verdict.judge_rank(rank, record, reports[rank]) for rank, record in gang.records.items()]
     # The failed ranks in the order of their failures, then the others
     order = [each.rank for each in sorted(ranks, key=lambda each: (each.at_ns or float("inf"), each.rank))]
     if not gang.live:
-        add_sections(item, gang.plan.folder, order, course.records, reports)
+        add_sections(item, gang.plan.folder, order, gang.records, reports)
     for each in reports.values():
         for name, value in each[-1].user_properties if each else ():
             if (name, value) not in item.user_properties:
                 item.user_properties.append((name, value))
     if interrupted:
         stopped = [each for each in ranks if each.outcome == "stopped"]
-        verdict = _verdict.Verdict(outcome="interrupted", notes=_verdict.stopped_notes(stopped, course, place))
+        verdict = _verdict.Verdict(outcome="interrupted", notes=_verdict.stopped_notes(stopped, gang, place))
     else:
-        verdict = _verdict.judge(ranks, course, place)
+        verdict = _verdict.judge(ranks, gang, place)
         verdict.notes += _rank.hint(config, ranks)
     verdict.sections = [
         (f"{title} [rank {rank}]", text)
@@ -369,12 +360,12 @@ def _conclude(item: pytest.Item, gang: Gang, *, interrupted: bool) -> _verdict.V
     return verdict
 
 
-def _raise(course: Course, verdict: _verdict.Verdict) -> None:
+def _raise(gang: Gang, verdict: _verdict.Verdict) -> None:
     """Raise the exception that fits the verdict. Other plugins then see the outcome of the test in its call."""
     __tracebackhide__ = True
     exits = [
         (entry["at_ns"], rank, *entry["exit"])
-        for rank, record in course.records.items()
+        for rank, record in gang.records.items()
         for entry in record.entries
         if entry["exit"] is not None
     ]

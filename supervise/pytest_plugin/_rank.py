@@ -89,10 +89,6 @@ def take(terminal: int) -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def _ignore_breakpoint(*_args: object, **_keywords: object) -> None:
-    """Do nothing: another rank has the terminal."""
-
-
 def examine(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
     """Open pytest's debugger where the test has failed. A debugger that the user has quit does not open again."""
     if call.excinfo is None or isinstance(call.excinfo.value, (bdb.BdbQuit, SystemExit, pytest.exit.Exception)):
@@ -193,7 +189,7 @@ def settle(plan: Plan, rank: int) -> None:
     _gather.here = RankGather(plan.folder, rank, plan.world_size, plan.timeout_s)
     logging.getLogger("supervise").disabled = False  # the host logs nothing about this gang, but a test may log
     if plan.debugged not in {None, rank}:
-        sys.breakpointhook = _ignore_breakpoint
+        sys.breakpointhook = lambda *_args, **_keywords: None  # another rank has the terminal
     if plan.terminal is not None and rank == plan.debugged:
         take(plan.terminal)
     elif faulthandler.is_enabled():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pytest
 
     from supervise import RankStacks, ThreadStack, WorkerExited
-    from supervise.pytest_plugin._gang import Course, Record
+    from supervise.pytest_plugin._gang import Gang, Record
 
 Outcome = Literal["passed", "failed", "skipped", "xfailed", "xpassed", "xpassed strictly", "died", "stopped"]
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -102,19 +102,19 @@ def judge_rank(rank: int, record: Record, reports: list[pytest.TestReport]) -> R
     return RankVerdict(rank=rank, outcome="passed")
 
 
-def judge(ranks: list[RankVerdict], course: Course, place: str) -> Verdict:
+def judge(ranks: list[RankVerdict], gang: Gang, place: str) -> Verdict:
     """Return the verdict on the whole test.
 
     Args:
         ranks: How the test ended in each rank.
-        course: What happened to the gang.
+        gang: The gang, which has ended.
         place: Path of the file of the test, as in the frames of a traceback.
     """
     by = {outcome: [each for each in ranks if each.outcome == outcome] for outcome in {each.outcome for each in ranks}}
     failed = sorted([*by.get("failed", ()), *by.get("died", ())], key=lambda each: (each.at_ns, each.rank))
     put_dead_first(failed, _cause)
     stopped, strictly = by.get("stopped", []), by.get("xpassed strictly", [])
-    notes = stopped_notes(stopped, course, place)
+    notes = stopped_notes(stopped, gang, place)
     if failed:
         return _failure(failed, len(ranks), notes)
     was_over = any(each.was_over for each in stopped)
@@ -124,7 +124,7 @@ def judge(ranks: list[RankVerdict], course: Course, place: str) -> Verdict:
     if "skipped" in by and not was_over:
         return _skip(by["skipped"], ranks, notes)
     if stopped:
-        return _stop(stopped, course, notes)
+        return _stop(stopped, gang, notes)
     if strictly:
         return Verdict(outcome="failed", longrepr=_longrepr(strictly[0].report), summary=_STRICT)
     unexpected = by.get("xpassed")
@@ -143,20 +143,20 @@ def named(ranks: list[RankVerdict]) -> str:
     return numbered([each.rank for each in ranks])
 
 
-def stopped_notes(stopped: list[RankVerdict], course: Course, place: str) -> list[str]:
+def stopped_notes(stopped: list[RankVerdict], gang: Gang, place: str) -> list[str]:
     """Return lines about the ranks that the host has stopped, with their stacks.
 
     Args:
         stopped: How the test ended in these ranks.
-        course: What happened to the gang.
+        gang: The gang, which has ended.
         place: Path of the file of the test.
     """
     lines = []
     for each in stopped:
-        since = "after the start" if course.timed_out else "later"
-        late = "" if course.waited_s is None else f" {course.waited_s:.1f} s {since}"
+        since = "after the start" if gang.timed_out else "later"
+        late = "" if gang.waited_s is None else f" {gang.waited_s:.1f} s {since}"
         lines.append(f"rank {each.rank} was still running{late}, {each.text}, and was stopped")
-        stacks = course.records[each.rank].stacks
+        stacks = gang.records[each.rank].stacks
         lines += [f"    {line}" for line in stack_lines(stacks, place)]
     return lines
 
@@ -253,15 +253,15 @@ def _skip(skipped: list[RankVerdict], ranks: list[RankVerdict], notes: list[str]
     return Verdict(outcome="failed", longrepr=text, summary=text, notes=notes)
 
 
-def _stop(stopped: list[RankVerdict], course: Course, notes: list[str]) -> Verdict:
+def _stop(stopped: list[RankVerdict], gang: Gang, notes: list[str]) -> Verdict:
     """Return the failure of a test in which no rank failed, but some ranks did not end."""
-    if not course.timed_out:
+    if not gang.timed_out:
         text = f"{named(stopped)}: the test had passed, and the process did not exit"
         if any(each.was_over for each in stopped):
             text = f"{named(stopped)} did not end after the test"
         return Verdict(outcome="failed", longrepr=text, summary=text, notes=notes)
-    text = f"timeout: {named(stopped)} of {len(course.records)} still running after {course.waited_s or 0:.1f} s"
-    stacks = {each.rank: course.records[each.rank].stacks for each in stopped}
+    text = f"timeout: {named(stopped)} of {len(gang.records)} still running after {gang.waited_s or 0:.1f} s"
+    stacks = {each.rank: gang.records[each.rank].stacks for each in stopped}
     grouped = group_stacks({rank: found for rank, found in stacks.items() if found is not None})
     return Verdict(outcome="failed", longrepr="\n".join([text, *grouped]), summary=text, notes=notes)
 

@@ -12,6 +12,7 @@ import pykka
 
 from supervise import messages as say
 from supervise._api import signals
+from supervise._api.context import dispose
 from supervise._api.signals import protected
 from supervise._hosts.plan import make_plan
 from supervise._hosts.supervisor import HostsSupervisor, StreamsShown
@@ -232,7 +233,7 @@ class RayGang:
         self._handlers: Any = None
         self._came: signals.Recorded | None = None
         """The first signal, if it arrived during a close."""
-        self._over = weakref.finalize(self, _dispose, ref)
+        self._over = weakref.finalize(self, dispose, ref)
 
     def start(self) -> dict[int, int]:
         """Place the hosts and start every rank; return ``{rank: pid}`` when all ranks are ready.
@@ -355,9 +356,3 @@ class RayGang:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Close the gang. If a `SignalException` ends the block, the first signal is that of the exception."""
         self.close(error.sigval if isinstance(error, SignalException) else None)
-
-
-def _dispose(ref: pykka.ActorRef[Any]) -> None:
-    """Close the gang of an object that was garbage-collected."""
-    if ref.is_alive():
-        ref.stop(block=False)

@@ -36,7 +36,7 @@ def launch():
 launch()
 launch()
 print(lease.port, flush=True)
-token = lease.token()
+token = lease.renew(0)
 for line in sys.stdin:
     if line == "rank\\n":
         launch()
@@ -55,15 +55,15 @@ LEFT = """
 import os, subprocess, sys
 from supervise._hosts.host import Host
 from supervise._hosts.plan import make_plan
-from supervise.messages import WorkerExited
+from supervise.messages import WorkerExited, WorkerStarted
 
 host = Host(make_plan(name="g", entrypoint="true", nnodes=1, nproc_per_node=1).orders(0)[0])
 script = "sleep 1000 & echo $! $$; read line"
 rank = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, start_new_session=True)
-host.rank_started(rank.pid)
+host.told(WorkerStarted(local_rank=0, pid=rank.pid, started_ns=1))
 rank.stdin.close()
 os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
-host.rank_exited(WorkerExited(local_rank=0, pid=rank.pid, exitcode=0, ended_ns=1, group_left=True))
+host.told(WorkerExited(local_rank=0, pid=rank.pid, exitcode=0, ended_ns=1, group_left=True))
 sys.stdin.readline()
 """
 SHORT_S, LONG_S = "4.0", "1000"

@@ -95,6 +95,8 @@ class World:
     finished: int = 0
     error: bool = False
     """Whether the end was an error of a start."""
+    unplaced: bool = False
+    """Whether that error was a cluster without room."""
     now: int = 0
     """Units of time since the begin."""
     due: int = 0
@@ -224,8 +226,8 @@ def obey(world: World, action: decide.Action) -> World:  # noqa: PLR0911 - one c
             assert not world.ending, "a restart after the end was asked for"
             return replace(_restarts(world, action.delay_s), backoff=action.epoch)
         case decide.Finish():
-            error = action.error is not None
-            return replace(world, finished=world.finished + 1, error=error, placing=-1, backoff=-1)
+            how = {"error": action.error is not None, "unplaced": action.error is NO_ROOM}
+            return replace(world, finished=world.finished + 1, **how, placing=-1, backoff=-1)
         case _:
             return world
 
@@ -265,10 +267,10 @@ def check(before: HostsGang, gang: HostsGang, world: World, restarts: int) -> No
         counted = not any(machine.preempted for machine in world.machines)
         given_up = not world.time.allows(world.now * UNIT_NS, counted=counted)
         assert given_up or not gang.causes, "the gang gives up too early"
-    if world.error and gang.error is None and not gang.notifies:
+    if world.error and not world.unplaced and not gang.notifies:
         broken = [host for host in gang.hosts if host.lost or (host.state == "not_started" and not host.told_to_stop)]
         assert broken, "the failure of a rank is an error of the start"
-    if gang.error is None and gang.stopping is None and world.asked:
+    if not world.unplaced and gang.stopping is None and world.asked:
         assert world.answers[-1:] == (gang.epoch,), "success without an answer to the start"
         assert not gang.causes, "success with a cause"
 
@@ -380,5 +382,5 @@ def _key(gang: HostsGang) -> Any:
         )
         for host in gang.hosts
     )
-    rest = (gang.stopping, gang.started, len(gang.backoff.counted_ns), gang.backoff.in_a_row, gang.error is not None)
+    rest = (gang.stopping, gang.started, len(gang.backoff.counted_ns), gang.backoff.in_a_row)
     return (gang.phase, gang.epoch, hosts, tuple(gang.causes), *rest)

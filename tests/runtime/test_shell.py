@@ -66,7 +66,7 @@ def test_a_supervisor_whose_start_fails_is_gone(monkeypatch: pytest.MonkeyPatch,
         start()
     assert pykka.ActorRegistry.get_all() == []
     assert not shutdown._supervisors
-    assert not lives._trees
+    assert not lives.alive
     for thread in set(threading.enumerate()) - before:
         thread.join(PATIENCE_S)
         assert not thread.is_alive()

@@ -181,7 +181,7 @@ def test_a_sample_that_falls_changes_no_time(tmp_path: Path) -> None:
         run = a_run(tmp_path / name, {"0/stdout": 0, "1/stdout": 0}, samples=samples)
         reader = LogLines(LogTimes(run), None)
         blocks = reader.look(logs_of(run), BEGIN_S + 1000)
-        found.append([(block.at_s, block.rank, block.lines) for block in blocks])
+        found.append([(block.at_s, block.log.rank, block.lines) for block in blocks])
     assert found[0] == found[1]
 
 

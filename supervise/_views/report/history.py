@@ -38,6 +38,10 @@ class Point(NamedTuple):
     step: int | None
 
 
+_Sample = tuple[float, dict[int, Point]]
+"""The time of a sample, and local rank to its point."""
+
+
 class Rate(NamedTuple):
     """The resource usage of a rank between two samples of one life, or of all ranks together between two samples."""
 
@@ -50,30 +54,6 @@ class Rate(NamedTuple):
     output_bytes_per_s: float
     steps: tuple[int, int] | None
     """The lowest and the highest step of a rank; None if no rank reports any."""
-
-
-class Totals:
-    """Sums over all ranks at each sample. The samples that `read_series` drops count here, too."""
-
-    def __init__(self, starts: Mapping[tuple[int, int], float]) -> None:
-        """Begin without samples.
-
-        Args:
-            starts: Rank and process ID of a life to the time of its start, when its usage is zero.
-        """
-        self.found: list[Rate] = []
-        """The totals, in the order of the file."""
-        self.starts = starts
-        self._before: dict[int, Point] = {}
-
-    def add(self, points: Mapping[int, Point]) -> None:
-        """Add a sample: rank to its point."""
-        pairs = [(_before(self._before.get(rank), rank, point, self.starts), point) for rank, point in points.items()]
-        self._before = dict(points)
-        if used := [rate for pair in pairs for rate in rates(pair)]:
-            self.found.append(combined(used, sum))
-        if len(self.found) > _MOST_TOTALS:
-            self.found = joined(self.found, _MOST_TOTALS)
 
 
 def _before(last: Point | None, rank: int, point: Point, starts: Mapping[tuple[int, int], float]) -> Point:
@@ -107,12 +87,20 @@ def joined(used: Sequence[Rate], most: int) -> list[Rate]:
     return [combined(used[index : index + size], max) for index in range(0, len(used), size)]
 
 
-def read_series(samples: Iterable[dict[str, Any]], totals: Totals) -> dict[int, list[Point]]:
-    """Return local rank to its points in the order of time; add all samples to `totals`.
+def read_samples(
+    samples: Iterable[dict[str, Any]], starts: Mapping[tuple[int, int], float]
+) -> tuple[list[_Sample], list[Rate]]:
+    """Return the samples with their valid values, and sums over all ranks at each sample.
 
-    Drop every second sample of a long run, repeatedly if necessary. Leave out values that are not valid.
+    Drop every second sample of a long run, repeatedly if necessary. The dropped samples count in the sums.
+
+    Args:
+        samples: The samples.
+        starts: Rank and process ID of a life to the time of its start, when its usage is zero.
     """
-    kept: list[tuple[float, dict[int, Point]]] = []
+    kept: list[_Sample] = []
+    totals: list[Rate] = []
+    last: dict[int, Point] = {}
     stride, number, values = 1, 0, 0
     for sample in samples:
         at_s = sample.get("time")
@@ -123,7 +111,12 @@ def read_series(samples: Iterable[dict[str, Any]], totals: Totals) -> dict[int, 
             for word, row in sample["ranks"].items()
             if word.isascii() and word.isdigit() and len(word) < 10 and (point := _point(float(at_s), row)) is not None
         }
-        totals.add(points)
+        pairs = [(_before(last.get(rank), rank, point, starts), point) for rank, point in points.items()]
+        last = points
+        if used := [rate for pair in pairs for rate in rates(pair)]:
+            totals.append(combined(used, sum))
+        if len(totals) > _MOST_TOTALS:
+            totals = joined(totals, _MOST_TOTALS)
         if number % stride == 0:
             kept.append((float(at_s), points))
             values += len(points)
@@ -132,11 +125,16 @@ def read_series(samples: Iterable[dict[str, Any]], totals: Totals) -> dict[int, 
             kept = kept[::2]
             stride *= 2
             values = sum(len(points) for _, points in kept)
+    return kept, totals
+
+
+def series_of(kept: list[_Sample], starts: Mapping[tuple[int, int], float]) -> dict[int, list[Point]]:
+    """Return local rank to its points in the order of time, with the start of each life."""
     found: dict[int, list[Point]] = {}
     for _, points in sorted(kept, key=lambda each: each[0]):
         for rank, point in points.items():
             series = found.setdefault(rank, [])
-            before = _before(series[-1] if series else None, rank, point, totals.starts)
+            before = _before(series[-1] if series else None, rank, point, starts)
             if before.at_s < point.at_s and before not in series[-1:]:
                 series.append(before)
             series.append(point)
@@ -225,8 +223,6 @@ class History:
 
     def __init__(self, run: RecordedRun) -> None:
         """Read the files of the run."""
-        self.ranks: dict[int, RankHistory] = {}
-        """Local rank to its history, in the order of ranks."""
         self.marks: list[Incident] = []
         """What happened to the whole gang: starts, restarts, its stop."""
         self.incidents: list[Incident] = []
@@ -234,10 +230,8 @@ class History:
         self.more_incidents = 0
         """How many later incidents are left out."""
         self.root_cause: int | None = None
-        self.titles = run.titles
-        """Role and role rank of each rank; empty if all have the same role."""
         self.several_roles = len(run.roles) > 1
-        self._run = run
+        self.run = run
         self._last_s = 0.0
         count = max(1, min(run.info.get("world_size", 0), _MOST_RANKS))
         self.state = RunState(most_lives=max(20, _MOST_LIVES // count))
@@ -246,8 +240,11 @@ class History:
             if (it := self.state.apply(event)) is not None:
                 self._last_s = max(self._last_s, it.at_s)
                 self._take(it)
-        for rank in sorted({*range(count), *self.state.ranks}):
-            self.ranks[rank] = RankHistory(rank, run.label(rank), self.state.of(rank))
+        self.ranks: dict[int, RankHistory] = {
+            rank: RankHistory(rank, run.label(rank), self.state.of(rank))
+            for rank in sorted({*range(count), *self.state.ranks})
+        }
+        """Local rank to its history, in the order of ranks."""
         self._read_points()
         self._conclude()
 
@@ -257,23 +254,21 @@ class History:
         if it.name not in _INCIDENTS or (it.rank is None and it.name.startswith("process.")):
             return
         if len(self.incidents) < _MOST_MARKS:
-            self.incidents.append(incident(it, present=False, titles=self.titles))
+            self.incidents.append(incident(it, present=False, titles=self.run.titles))
         else:
             self.more_incidents += 1
 
     def _read_points(self) -> None:
         starts = {(rank.rank, life.pid): life.started_s for rank in self.ranks.values() for life in rank.lives}
-        totals = Totals(starts)
-        series = read_series(self._run.samples(), totals)
-        self.totals = totals.found
+        kept, self.totals = read_samples(self.run.samples(), starts)
         """The resource usage of all ranks together, at each sample."""
-        for rank, points in series.items():
+        for rank, points in series_of(kept, starts).items():
             if rank in self.ranks:
                 self.ranks[rank].points = points
                 self._last_s = max(self._last_s, points[-1].at_s)
 
     def _conclude(self) -> None:
-        run = self._run
+        run = self.run
         cause = run.result.get("root_cause")
         first = next(iter(self.state.failed), None)
         self.root_cause = first if not run.result and first in self.ranks else None  # it runs, or supervise was killed
@@ -308,7 +303,7 @@ def marks_of(life: Life) -> list[Incident]:
 def stacks_of(history: History) -> list[tuple[str, list[str]]]:
     """Return the newest files of stacks: path, and lines that say which ranks were at which place in their code."""
     return [
-        (it.fields["path"], [titled(short(place), history.titles) for place in it.fields["places"][:200]])
+        (it.fields["path"], [titled(short(place), history.run.titles) for place in it.fields["places"][:200]])
         for it in history.state.stacks
     ]
 
@@ -407,12 +402,11 @@ def trace(history: History, *, name: str) -> dict[str, Any]:
         history: The history of the run.
         name: Name of the run.
     """
-    events: list[dict[str, Any]] = []
-    events += _named(_GANG, f"gang {name}", "gang")
-    for mark in history.marks:
-        events.append(_event("i", _GANG, mark.text, _us(history, mark.at_s), cat="gang", s="g"))
-    for mark in history.incidents:
-        events.append(_event("i", _GANG, mark.text, _us(history, mark.at_s), cat=mark.kind, s="p"))
+    events = _named(_GANG, f"gang {name}", "gang")
+    events += (_event("i", _GANG, each.text, _us(history, each.at_s), cat="gang", s="g") for each in history.marks)
+    events += (
+        _event("i", _GANG, each.text, _us(history, each.at_s), cat=each.kind, s="p") for each in history.incidents
+    )
     for rank in history.ranks.values():
         events += _named(rank.rank + 1, f"rank {rank.rank} ({rank.title})", "lives")
         for life in rank.lives:

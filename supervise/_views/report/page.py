@@ -249,14 +249,14 @@ class Timeline:
     def _folded(self, group: list[RankHistory]) -> str:
         drawn = max(group, key=lambda rank: (_end_s(rank), -rank.rank))
         inner = "".join(self._row(rank, thin=True) for rank in group)
-        who = spans((rank.rank for rank in group), self._history.titles)
+        who = spans((rank.rank for rank in group), self._history.run.titles)
         whole = self._row(drawn, label=f"{len(group)} ranks", note=who)
         hint = f'<p class="note">{text(who)}; the row above shows rank {drawn.rank}.</p>'
         return f'<details class="fold"><summary>{whole}</summary>{hint}{inner}</details>'
 
     def _row(self, rank: RankHistory, *, label: str = "", note: str = "", thin: bool = False) -> str:
         cause = rank.rank == self._history.root_cause
-        told = f"{note or spans([rank.rank], self._history.titles)}: {self._told(rank)}"
+        told = f"{note or spans([rank.rank], self._history.run.titles)}: {self._told(rank)}"
         name = text(label or rank.rank)
         title = text(rank.title) if self._history.several_roles and not note else ""
         badge = '<strong class="cause">root cause:</strong> ' if cause else ""
@@ -479,13 +479,11 @@ def _story(run: RecordedRun, history: History) -> str:
     report = run.result.get("report")
     if isinstance(report, list) and report:
         return f"{_stop(history)}{_lines(map(str, report))}"
-    if run.state == "killed":
-        told = "<p>supervise was killed before it could write a result. The ends of the ranks are not known.</p>"
-    elif run.state == "unknown":
-        told = "<p>supervise may still run on another host. This is what its files say until now.</p>"
-    else:
-        told = ""
-    return told + _stop(history) + _failed(run, history)
+    told = {
+        "killed": "<p>supervise was killed before it could write a result. The ends of the ranks are not known.</p>",
+        "unknown": "<p>supervise may still run on another host. This is what its files say until now.</p>",
+    }
+    return told.get(run.state, "") + _stop(history) + _failed(run, history)
 
 
 def _stop(history: History) -> str:

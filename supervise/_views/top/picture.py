@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from supervise._story.wording import counted
-from supervise._views.top.screen import Canvas, width_of
+from supervise._views.top.screen import STYLES, Canvas, width_of
 from supervise._views.top.view import ORDERS, STATES, Column, columns_for, severity
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ def _head(view: View, canvas: Canvas) -> None:
     signs = [(STATES.get(state, "?"), count, state) for state, count in counts]
     long = [(f"{sign} {count} {state}", _style(state)) for sign, count, state in signs]
     short = [(f"{sign} {count}", _style(state)) for sign, count, state in signs]
-    restarts = [(counted(reading.restarts, "restart"), "backoff")]
-    restarts = restarts if reading.restarts else []
+    restarts = [(counted(reading.restarts, "restart"), "backoff")] if reading.restarts else []
     forms = [
         [phase, *clock, ranks, *long, *restarts, (view.name, "dim")],
         [phase, *clock, ranks, *long, *restarts],
@@ -207,8 +206,7 @@ def _map(view: View, canvas: Canvas, start: int, most_rows: int) -> int:
 
 
 def _style(state: str, *, default: str = "") -> str:
-    styles = ("ready", "starting", "waiting", "stopping", "suspended", "backoff", "late", "hung", "failed", "finished")
-    return state if state in (*styles, "terminated", "running", "restarting") else default
+    return state if state in STYLES else default
 
 
 # What went wrong

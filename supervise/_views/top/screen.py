@@ -10,7 +10,6 @@ import termios
 import time
 from codecs import getincrementaldecoder
 from contextlib import suppress
-from functools import cache
 from typing import TYPE_CHECKING
 
 from rich.cells import get_character_cell_size
@@ -157,7 +156,7 @@ def _cells(text: str, style: str, room: int) -> Iterator[Cell]:
         return
     found: list[Cell] = []
     for character in text:
-        width = _width(character)
+        width = get_character_cell_size(character)
         if not width:  # a combining character
             if found and found[-1][0]:
                 found[-1] = found[-1][0] + character, style
@@ -168,14 +167,9 @@ def _cells(text: str, style: str, room: int) -> Iterator[Cell]:
     yield from found
 
 
-@cache
-def _width(character: str) -> int:
-    return get_character_cell_size(character)
-
-
 def width_of(text: str) -> int:
     """Return the number of columns of a text."""
-    return len(text) if text.isascii() else sum(map(_width, text))
+    return len(text) if text.isascii() else sum(map(get_character_cell_size, text))
 
 
 # Keys, from the bytes that a terminal sends
@@ -235,8 +229,6 @@ _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 """The alternate screen, without a cursor and without line wrap, so that the last column can be written."""
 _LEAVE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 _PIECE_BYTES = 4096
-_COLUMNS, _ROWS = 80, 24
-"""The size of a terminal that reports 0 x 0."""
 _LAST_PATIENCE_S = 1.0
 """How long to wait at the end for a terminal that takes no output, such as one that Ctrl-S has suspended."""
 
@@ -313,14 +305,6 @@ class Screen:
         """Restore and close the terminal."""
         self.leave()
         os.close(self.fd)
-
-    def size(self) -> tuple[int, int]:
-        """Return columns and rows."""
-        try:
-            found = os.get_terminal_size(self.fd)
-        except OSError:
-            return _COLUMNS, _ROWS
-        return found.columns or _COLUMNS, found.lines or _ROWS
 
     def write(self, data: bytes) -> None:
         """Add output; `flush` writes it."""

@@ -32,7 +32,7 @@ STATES = {
     "ready": ".",
     "finished": "+",
 }
-"""State to its sign on the map, the worst first. ``late`` is `late_ranks`."""
+"""State to its sign on the map, the worst first. ``late``: see `shown_states`."""
 
 _LATE_S = 10.0
 _LATE_PARTS = 4
@@ -62,20 +62,18 @@ def _as_shown(size_bytes: float | None) -> float:
     return round(value) * unit
 
 
-def late_ranks(reading: Reading) -> frozenset[int]:
-    """Return the late ranks: ready ranks whose heartbeat is older than 10 s and than 4 times the median age."""
-    ages = {rank: row.beat_age_s for rank, row in reading.ranks.items() if row.beat_age_s is not None}
-    if not ages:
-        return frozenset()
-    median_s = sorted(ages.values())[len(ages) // 2]  # the module statistics takes 4 ms to import
-    limit_s = max(_LATE_S, _LATE_PARTS * median_s)
-    return frozenset(rank for rank, age_s in ages.items() if age_s > limit_s and reading.ranks[rank].state == "ready")
-
-
 def shown_states(reading: Reading) -> dict[int, str]:
-    """Return each rank's state as the table shows it, with ``late``."""
-    late = late_ranks(reading)
-    return {rank: "late" if rank in late else row.state for rank, row in reading.ranks.items()}
+    """Return each rank's state as the table shows it.
+
+    A ready rank is ``late`` if its heartbeat is older than 10 s and than 4 times the median age.
+    """
+    ages_s = sorted(row.beat_age_s for row in reading.ranks.values() if row.beat_age_s is not None)
+    median_s = ages_s[len(ages_s) // 2] if ages_s else 0.0  # the module statistics takes 4 ms to import
+    limit_s = max(_LATE_S, _LATE_PARTS * median_s)
+    return {
+        rank: "late" if row.state == "ready" and (row.beat_age_s or 0.0) > limit_s else row.state
+        for rank, row in reading.ranks.items()
+    }
 
 
 def ordered(reading: Reading, states: dict[int, str], order: str) -> list[int]:

@@ -164,10 +164,10 @@ def _shell_lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> lis
         for rank, name, given in probes
         for text in conditions(given or "exec")
     ]
-    found += [f"export {_assigned(key, value)}" for key, value in common.items()]
+    found += [f"export {key}={_word(value)}" for key, value in common.items()]
     for rank, env in shown.items():
         part = options.part_of(rank)
-        own = [_assigned(key, value) for key, value in env.items() if key not in common]
+        own = [f"{key}={_word(value)}" for key, value in env.items() if key not in common]
         line = " ".join([*own, *map(_word, program.command(part))])
         found.append(line if part.cwd is None else f"(cd {_word(part.cwd)} && {line})")
     return found
@@ -218,10 +218,6 @@ def _order_of(options: Options) -> str:
 def _shown(env: Mapping[str, str], part: Part, options: Options) -> dict[str, str]:
     hidden = _OF_SUPERVISE if options.record and part.runs_python else ()
     return {key: value for key, value in env.items() if key not in hidden}
-
-
-def _assigned(name: str, value: str) -> str:
-    return f"{name}={_word(value)}"
 
 
 def _word(text: str) -> str:

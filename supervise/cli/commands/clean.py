@@ -58,7 +58,8 @@ def clean(words: Sequence[str]) -> int:
         if chosen and not _agrees(chosen, output):
             return 0
     code = _remove(chosen, output, dry_run=found.dry_run)
-    output.end()
+    if output.error is not None:
+        raise output.error
     return code
 
 
@@ -118,26 +119,16 @@ def _remove(runs: Sequence[RecordedRun], output: _Output, *, dry_run: bool) -> i
 class _Output:
     """The output of the command. A stdout that fails does not end the removal: its disk may be the full one."""
 
-    def __init__(self) -> None:
-        """Begin."""
-        self._error: OSError | None = None
+    error: OSError | None = None
+    """Why a line could not be printed; None if all were."""
 
     def line(self, text: str) -> None:
         """Print a line, unless an earlier one failed."""
         try:
-            if self._error is None:
+            if self.error is None:
                 print(text)
         except OSError as error:
-            self._error = error
-
-    def end(self) -> None:
-        """Raise the first error.
-
-        Raises:
-            OSError: A line could not be printed.
-        """
-        if self._error is not None:
-            raise self._error
+            self.error = error
 
 
 def remove(path: str, *, dry_run: bool) -> tuple[int, str]:

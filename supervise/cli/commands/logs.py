@@ -76,8 +76,6 @@ class Block(NamedTuple):
 
     at_s: float
     """Approximate time of the first line, in seconds since the epoch."""
-    rank: int
-    stream: str
     log: Log
     lines: list[bytes]
     """Without newlines."""
@@ -226,7 +224,7 @@ class LogLines:
                 yield block._replace(at_s=at_s)
             if life is not lives[-1]:
                 self._past.update(life)
-                yield from (Block(at_s, log.rank, log.stream, log, [rest], inf) for log, rest in self._take_rests(life))
+                yield from (Block(at_s, log, [rest], inf) for log, rest in self._take_rests(life))
 
     def rests(self) -> Iterator[tuple[Log, float, bytes]]:
         """Return the last line without a newline of each log that has not grown until the last look, and its time."""
@@ -269,7 +267,7 @@ class LogLines:
             yield from _timed(log, lines, knots, place - len(rest))
         if last:
             for _, rest in self._take_rests([log]):
-                yield Block(knots[-1][0] + _TICK_S, log.rank, log.stream, log, [rest], 0.0)
+                yield Block(knots[-1][0] + _TICK_S, log, [rest], 0.0)
 
     def _pass_hole(self, log: Log, place: int, begin: int, *, trimmed: bool) -> None:
         """Note that a log has a hole. Leave out the end of a line behind a hole that a bound has made."""
@@ -288,12 +286,12 @@ def _timed(log: Log, lines: list[bytes], knots: list[Knot], end: int) -> Iterato
     place = end - sum(map(len, lines)) - len(lines)
     first_s, within_s = _time_at(knots, place + len(lines[0]) + 1)
     if _time_at(knots, end)[0] - first_s <= _AT_ONCE_S:
-        yield Block(first_s, log.rank, log.stream, log, lines, within_s)
+        yield Block(first_s, log, lines, within_s)
         return
     for line in lines:
         place += len(line) + 1
         at_s, within_s = _time_at(knots, place)
-        yield Block(at_s, log.rank, log.stream, log, [line], within_s)
+        yield Block(at_s, log, [line], within_s)
 
 
 def _time_at(knots: list[Knot], size_bytes: int) -> tuple[float, float]:

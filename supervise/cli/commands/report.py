@@ -46,7 +46,7 @@ def report(words: Sequence[str]) -> int:
             content = page.page(run, told, program=program_of(run), version=version())
             if found.output is None:
                 path = os.path.join(run.path, _PAGE)
-                directory.write(path, _encoded(content))  # a rank may have put a link there
+                directory.write(path, content.encode(errors="replace"))  # a rank may have put a link there
             else:
                 path = found.output
                 _write(path, content)
@@ -62,13 +62,9 @@ def report(words: Sequence[str]) -> int:
 
 def _write(path: str, content: str) -> None:
     """Write to a path that the user has given, or to stdout."""
-    data = _encoded(content)
+    data = content.encode(errors="replace")
     if path == "-":
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
     else:
         directory.write_output(path, data, mode=0o600)
-
-
-def _encoded(content: str) -> bytes:
-    return content.encode(errors="replace")

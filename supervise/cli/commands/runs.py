@@ -10,6 +10,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from supervise._files import accessible, closing
+from supervise._logs.screen import terminal_size
 from supervise._printable import one_line
 from supervise._views.recorded_run import RecordedRun, runs_in
 from supervise.cli.options import values
@@ -137,12 +138,9 @@ def _is_closed(path: str) -> bool:
 # The common parts of the commands that read run directories: parsers, errors, times and the width of tables
 
 
-_COLUMNS = 80
-
-
 def terminal_columns() -> int | None:
-    """Return the columns of the terminal of stdout; None if there is no terminal. One that reports 0 has 80."""
-    return (os.get_terminal_size(sys.stdout.fileno()).columns or _COLUMNS) if sys.stdout.isatty() else None
+    """Return the columns of the terminal of stdout; None if there is no terminal."""
+    return terminal_size(sys.stdout.fileno())[0] if sys.stdout.isatty() else None
 
 
 _FILES_RUN = argument(

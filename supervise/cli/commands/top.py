@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from supervise import _platform as platform
 from supervise._control.client import ControlClient, ControlError
+from supervise._logs.screen import terminal_size
 from supervise._printable import one_line, printable
 from supervise._record import NamedTuple
 from supervise._story.wording import spans
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 _APPEARS_S = 2.0
 """How long the command waits for a run that was started just before it."""
-_NO_RICH = "the table needs rich: pip install 'supervise-gang[rich]'; --json works without it"
 
 
 def top(words: Sequence[str]) -> int:
@@ -47,9 +47,7 @@ def top(words: Sequence[str]) -> int:
     made.appears_s = _APPEARS_S
     found = made.read(words)
     target: steering.Target = found.target
-    if not found.json and not _has_rich():
-        return steering.fail("top", _NO_RICH, steering.REFUSED)
-    if not found.json and (why := _no_terminal()):
+    if not found.json and (why := _no_table()):
         return steering.fail("top", why, steering.REFUSED)
     code = steering.steer("top", target, steering.answers)
     if code:
@@ -61,16 +59,12 @@ def top(words: Sequence[str]) -> int:
     return _table(target)
 
 
-def _has_rich() -> bool:
+def _no_table() -> str:
+    """Return why there can be no table; "" if there can."""
     try:
         import rich  # noqa: F401
     except ImportError:
-        return False
-    return True
-
-
-def _no_terminal() -> str:
-    """Return why the terminal cannot show a table; "" if it can."""
+        return "the table needs rich: pip install 'supervise-gang[rich]'; --json works without it"
     if not sys.stdout.isatty():
         return "stdout is not a terminal; --json prints readings to any file"
     if (os.environ.get("TERM") or "dumb") == "dumb":
@@ -540,7 +534,7 @@ class Table:
 
         if not self._screen.flush() or not self._dirty:
             return
-        columns, rows = self._screen.size()
+        columns, rows = terminal_size(self._screen.fd)
         picture = draw(self._view, columns, rows)
         before = self._shown
         if before is not None and (before.columns, before.rows) != (columns, rows):

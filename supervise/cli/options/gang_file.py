@@ -46,10 +46,7 @@ def read(path: str) -> dict[str, str]:
     Raises:
         argparse.ArgumentTypeError: The file cannot be read, or has a line of another form; the text names both.
     """
-    try:
-        text = values.text_of(path)
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{path!r}: {error}") from None
+    text = values.text_of(path, repr(path))
     found: dict[str, str] = {}
     at = next(_SPACE.finditer(text)).end()
     while at < len(text):
@@ -122,10 +119,7 @@ class GangFile:
                 " a Procfile. A service of docker compose is a table [roles.NAME] with a command; its other keys are"
                 f" here: {suggestions.keys_of_compose((*COMMAND, *role_settings()))}"
             )
-        try:
-            text = values.text_of(path)
-        except argparse.ArgumentTypeError as error:
-            raise self._error(str(error)) from None
+        text = values.text_of(path, path)
         self.is_procfile: bool = not (path.lower().endswith(".toml") or _ROLE.search(text))
         self._whole: dict[str, Any] = self._procfile(text) if self.is_procfile else self._toml(text)
         self.roles: Mapping[str, Any] = self._whole.get("roles")  # type: ignore[assignment]  # checked here
@@ -141,11 +135,11 @@ class GangFile:
         try:
             found = tomllib.loads(text, parse_float=str)  # a variable such as 3.10 keeps its text
             has_nul = "\\x00" in repr(found).replace("\\\\", "")
-        except ValueError as error:
-            if not isinstance(error, tomllib.TOMLDecodeError):
-                raise self._error("a number in it has more than 4300 digits") from None
+        except tomllib.TOMLDecodeError as error:
             quotes = '; a text is between two quotes, such as command = "sleep 1"'
             raise self._error(f"{error}{quotes if _UNQUOTED.match(str(error)) else ''}") from None
+        except ValueError:
+            raise self._error("a number in it has more than 4300 digits") from None
         except RecursionError:
             raise self._error("its arrays or tables are nested too deeply") from None
         if has_nul:

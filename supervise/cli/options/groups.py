@@ -98,11 +98,9 @@ def defaults(environ: Mapping[str, str]) -> list[str]:
     words = []
     for name in (*FLAGS, *VALUES):
         value = environ.get(f"PET_{name.replace('-', '_').upper()}")
-        if not value:
-            continue
-        if name not in FLAGS:
+        if value and name not in FLAGS:
             words.append(f"--{name}={value}")
-        elif value.strip() != "0":
+        elif value and value.strip() != "0":
             words.append(f"--{name}")
     return words
 
@@ -138,13 +136,13 @@ def _note(name: str, why: str, _text: str) -> str:
 def _start_method(text: str) -> str:
     methods = GANG["start_method"].choices
     if text not in methods:
-        _refuse(f"{text!r} is not a start method; give {', '.join(methods)}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a start method; give {', '.join(methods)}")
     return _note("--start-method", "it is for functions, and PROGRAM is executed", text)
 
 
 def _one_of(accepted: Sequence[str], why: str, text: str) -> str:
     if text not in accepted:
-        _refuse(f"{text!r}: {why}")
+        raise argparse.ArgumentTypeError(f"{text!r}: {why}")
     return text
 
 
@@ -384,8 +382,7 @@ def hosts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
     if found.node_rank is not None and found.node_rank >= found.nnodes:
         parser.error(f"--node-rank is {found.node_rank}; with --nnodes {found.nnodes} {_numbers(found.nnodes)}")
     if found.nnodes == 1:
-        address = found.master_addr or found.local_addr
-        return Hosts(address=address, port=found.master_port)
+        return Hosts(address=found.master_addr or found.local_addr, port=found.master_port)
     if found.node_rank is None:
         parser.error(f"--nnodes {found.nnodes} needs --node-rank, the number of this host; {_numbers(found.nnodes)}")
     address, port = _endpoint(parser, found.rdzv_endpoint)
@@ -399,23 +396,28 @@ def hosts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
 
 def _of_engine(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
     """Return one host: with an engine, this process supervises the ranks of all hosts."""
-    for name, value in (
-        ("--node-rank", found.node_rank),
-        ("--master-addr", found.master_addr),
-        ("--standalone", found.standalone or None),
-        ("--numa-binding", found.numa_binding),
-        ("--virtual-local-rank", found.virtual_local_rank or None),
+    excluded = "and --engine ray exclude each other:"
+    chosen_by_ray = f"{excluded} Ray chooses the hosts, their order and GPUs"
+    strategy, restart = gang_settings(found)["strategy"], found.restart
+    for is_given, why in (
+        (found.node_rank is not None, f"--node-rank {chosen_by_ray}"),
+        (found.master_addr is not None, f"--master-addr {chosen_by_ray}"),
+        (found.standalone, f"--standalone {chosen_by_ray}"),
+        (found.numa_binding is not None, f"--numa-binding {chosen_by_ray}"),
+        (found.virtual_local_rank, f"--virtual-local-rank {chosen_by_ray}"),
+        (found.listen, f"--listen {excluded} the sockets belong to this machine"),
+        (found.file is not None, f"--file {excluded} all ranks on Ray run one PROGRAM"),
+        (
+            strategy != GANG["strategy"].default,
+            "a gang on Ray is all or nothing; omit --strategy and --keep-going, or --engine ray",
+        ),
+        (
+            restart not in (None, POLICY["restart"].default),
+            "a gang on Ray restarts as a whole after a failure; omit --restart, or --engine ray",
+        ),
     ):
-        if value is not None:
-            parser.error(f"{name} and --engine ray exclude each other: Ray chooses the hosts, their order and GPUs")
-    if found.listen:
-        parser.error("--listen and --engine ray exclude each other: the sockets belong to this machine")
-    if found.file is not None:
-        parser.error("--file and --engine ray exclude each other: all ranks on Ray run one PROGRAM")
-    if gang_settings(found)["strategy"] != GANG["strategy"].default:
-        parser.error("a gang on Ray is all or nothing; omit --strategy and --keep-going, or --engine ray")
-    if found.restart not in (None, POLICY["restart"].default):
-        parser.error("a gang on Ray restarts as a whole after a failure; omit --restart, or --engine ray")
+        if is_given:
+            parser.error(why)
     return Hosts(port=found.master_port)
 
 
@@ -442,20 +444,18 @@ def _endpoint(parser: argparse.ArgumentParser, text: str | None) -> tuple[str | 
 def _host_count(text: str) -> int:
     low, _, high = text.partition(":")
     if high and high != low:
-        _refuse(f"{text!r}: supervise run starts a fixed number of hosts; give one number, such as --nnodes {high}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: supervise run starts a fixed number of hosts; give one number, such as --nnodes {high}"
+        )
     if not values.is_count(low) or not int(low):
-        _refuse(f"{text!r} is not a number of hosts; give 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of hosts; give 1 or more")
     return int(low)
 
 
 def _port(text: str) -> str:
     if not values.is_count(text) or not 0 < int(text) <= values.LARGEST_PORT:
-        _refuse(f"{text!r} is not a port; give a number from 1 to {values.LARGEST_PORT}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a number from 1 to {values.LARGEST_PORT}")
     return text
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise argparse.ArgumentTypeError(reason)
 
 
 # The options of ``supervise run`` about output: which streams are written and shown, and how

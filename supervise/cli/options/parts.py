@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from supervise._record import field, record
-from supervise._settings import WORDS, RestartKind, Setting, conditions, of_roles
+from supervise._settings import WORDS, Setting, conditions, of_roles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,11 +39,6 @@ class Part:
     """``PORT`` of the first rank of a process of a Procfile; the next rank has the next number."""
     settings: dict[str, Any] = field(default_factory=dict)
     """The settings of the role: name to value. A missing one has its default, or the value of the gang."""
-
-    @property
-    def restart(self) -> RestartKind | None:
-        """The restart kind; None: that of the gang."""
-        return self.settings.get("restart")
 
     @property
     def runs_python(self) -> bool:

@@ -79,23 +79,26 @@ def _gpus() -> tuple[int, str]:
 _LARGEST_BYTES = 1 << 20
 
 
-def text_of(path: str) -> str:
+def text_of(path: str, name: str) -> str:
     r"""Return the text of a file. A line ends at ``\n`` or ``\r\n``; a byte-order mark at the begin is removed.
 
+    Args:
+        path: The file.
+        name: The path, as an error names it.
+
     Raises:
-        argparse.ArgumentTypeError: The file cannot be read, is larger than 1 MiB, or is not UTF-8. The text says which,
-            without the path.
+        argparse.ArgumentTypeError: The file cannot be read, is larger than 1 MiB, or is not UTF-8. The text says which.
     """
+    why = f"it is larger than {_LARGEST_BYTES >> 20} MiB"
     try:
         content = read(path, _LARGEST_BYTES)
+        if len(content) <= _LARGEST_BYTES:
+            return content.decode("utf-8-sig").replace("\r\n", "\n")
     except OSError as error:
-        raise argparse.ArgumentTypeError(error.strerror or str(error)) from None
-    if len(content) > _LARGEST_BYTES:
-        raise argparse.ArgumentTypeError(f"it is larger than {_LARGEST_BYTES >> 20} MiB")
-    try:
-        return content.decode("utf-8-sig").replace("\r\n", "\n")
+        why = error.strerror or str(error)
     except UnicodeDecodeError:
-        raise argparse.ArgumentTypeError("it is not text in UTF-8") from None
+        why = "it is not text in UTF-8"
+    raise argparse.ArgumentTypeError(f"{name}: {why}")
 
 
 def read(path: str, limit_bytes: int) -> bytes:
@@ -127,7 +130,8 @@ def open_without_wait(path: str, flags: int) -> int:
 #     argparse.ArgumentTypeError: By each parser, if the value is not valid; the text has the accepted values.
 
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
+"""Unit of a duration to its seconds. A unit is before those that are its end: each text ends in the last one."""
 _BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = r"([0-9]{1,15})([KMGT]?)(?:i?B)?"  # patterns are compiled at their first use, since few commands use them
 _RANKS = "[0-9]+(?:-[0-9]+)?"
@@ -215,13 +219,9 @@ def span(nproc: int) -> str:
 
 def seconds(text: str) -> float:
     """Return the seconds of a duration, a number with an optional unit, 0 or more."""
-    number, unit = text[:-1], text[-1:]
-    if text.endswith("ms"):
-        number, unit = text[:-2], "ms"
-    if unit not in _UNITS:
-        number, unit = text, "s"
+    unit = next(filter(text.endswith, _UNITS))
     try:
-        value = float(number) * _UNITS[unit]
+        value = float(text.removesuffix(unit)) * _UNITS[unit]
     except ValueError:
         value = math.nan
     if not 0 <= value <= LONGEST_S:

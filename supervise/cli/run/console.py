@@ -61,8 +61,6 @@ _KEPT_BYTES = 256 * 1024
 """The size of the buffer for a stderr that blocks; further lines are lost, and their number is reported later."""
 _LEFT_LINES = 1000
 """The largest number of buffered lines from other threads."""
-_COLUMNS = 80
-"""The width of a terminal that reports 0 x 0, such as a serial line or a new pty."""
 _RANK_COLORS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 
 
@@ -105,14 +103,6 @@ class Console:
         self._lost_lines = 0
         self._left: deque[str] = deque(maxlen=_LEFT_LINES)
 
-    @property
-    def width(self) -> int:
-        """Columns of the terminal; 0 if stderr is not a terminal."""
-        try:
-            return os.get_terminal_size(self._fd).columns or _COLUMNS
-        except OSError:
-            return 0
-
     def note(self, text: str) -> None:
         """Show a message after ``supervise:``; control characters are removed."""
         if not self._quiet and not self._json:
@@ -120,10 +110,8 @@ class Console:
 
     def error(self, text: str) -> None:
         """Show an error, as `note` shows a message; as JSON an object with the keys ``level`` and ``message``."""
-        if not self._json:
-            self.show([f"{self.paint('supervise:', '1')} {below_itself(text)}"])
-            return
-        self.show([json.dumps({"level": "error", "message": text})])
+        line = f"{self.paint('supervise:', '1')} {below_itself(text)}"
+        self.show([json.dumps({"level": "error", "message": text}) if self._json else line])
 
     def show(self, lines: list[str]) -> None:
         """Write lines unchanged. They replace the status line."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from supervise import messages as say
-from supervise._files import is_own, open_folder, open_to_append
+from supervise._files import closing, is_own, open_folder, open_to_append
 from supervise._printable import ending
 from supervise._process.files import write_all
 from supervise._record import as_dict
@@ -32,15 +32,6 @@ if TYPE_CHECKING:
 
 
 _MOST_LINKS = 40
-
-
-def write(path: str, data: bytes) -> None:
-    """Write a file of mode 0600, and replace an existing one.
-
-    Raises:
-        OSError: The file cannot be written; an existing file is unchanged. ``filename`` is the path.
-    """
-    _replace(path, data, mode=0o600, suffix=".new")
 
 
 def write_output(path: str, data: bytes, *, mode: int) -> None:
@@ -65,7 +56,7 @@ def write_output(path: str, data: bytes, *, mode: int) -> None:
             return
     except OSError as e:
         raise OSError(e.errno, e.strerror, path) from e
-    _replace(target, data, mode=mode, suffix=f".{os.getpid()}.new")
+    write(target, data, mode=mode, suffix=f".{os.getpid()}.new")
 
 
 def _target(path: str) -> tuple[str, bool]:
@@ -105,25 +96,34 @@ def _write_into(path: str, data: bytes) -> None:
         write_all(file.fileno(), data)
 
 
-def _replace(path: str, data: bytes, *, mode: int, suffix: str) -> None:
+def write(path: str, data: bytes, *, mode: int = 0o600, suffix: str = ".new") -> None:
+    """Write a file, and replace an existing one.
+
+    Args:
+        path: The path.
+        data: The whole content.
+        mode: Mode of the file; the umask applies.
+        suffix: What the name of the new file has in addition until it replaces the existing one.
+
+    Raises:
+        OSError: The file cannot be written; an existing file is unchanged. ``filename`` is the path.
+    """
     folder, name = os.path.split(path)
-    at = open_folder(folder)
     new = f"{name}{suffix}"
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(new, dir_fd=at)
-        with open(os.open(new, flags, mode, dir_fd=at), "wb") as file:
-            file.write(data)
-        os.replace(new, name, src_dir_fd=at, dst_dir_fd=at)
-    except BaseException as e:
-        with contextlib.suppress(OSError):
-            os.unlink(new, dir_fd=at)
-        if isinstance(e, OSError):
-            raise OSError(e.errno, e.strerror, path) from e
-        raise
-    finally:
-        os.close(at)
+    with closing(open_folder(folder)) as at:
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(new, dir_fd=at)
+            with open(os.open(new, flags, mode, dir_fd=at), "wb") as file:
+                file.write(data)
+            os.replace(new, name, src_dir_fd=at, dst_dir_fd=at)
+        except BaseException as e:
+            with contextlib.suppress(OSError):
+                os.unlink(new, dir_fd=at)
+            if isinstance(e, OSError):
+                raise OSError(e.errno, e.strerror, path) from e
+            raise
 
 
 # The files of a run directory that `run` writes: ``run.json``, ``events.jsonl`` and ``result.json``

@@ -83,7 +83,7 @@ class Progress:
         self.reason: str | None = None
         """Why the gang is being stopped: the event's reason, ``user``, or ``left behind`` for remaining processes."""
         self._state = RunState()
-        self._begun_s = time.monotonic()
+        self.begun_s: float = time.monotonic()
         self._over = False
         """Whether the gang has its result."""
         self._speak_at_s = 0.0
@@ -123,13 +123,13 @@ class Progress:
             return
         policy, restarts = options.restarts, False
         if policy is not None:
-            restarts = (options.part_of(root).restart or policy.restart) != "temporary"
+            restarts = (options.part_of(root).settings.get("restart") or policy.restart) != "temporary"
             end = result.ends[root]
             backoff = Backoff(tuple(restart.end.ended_ns for restart in result.restarts if restart.counted))
             story.used_up = backoff.gives_up(policy, end.ended_ns, [end.exitcode])
             if story.used_up and not story.restarts:  # only single ranks have restarted
                 story.restarts = len(policy.counting(backoff.counted_ns, end.ended_ns))
-        late = story.timeout_s is not None and time.monotonic() - self._begun_s >= story.timeout_s
+        late = story.timeout_s is not None and time.monotonic() - self.begun_s >= story.timeout_s
         asked = story.user_signal is not None or story.halted or late
         of_all = options.settings["strategy"] == "one_for_all"
         closed = state.stop is not None and state.stop.fields["reason"] in ("close", "timeout")
@@ -148,7 +148,7 @@ class Progress:
             end.ended_ns
             for rank, end in result.ends.items()
             if rank in result.failures
-            and (self._options.part_of(rank).restart or policy.restart) != "temporary"
+            and (self._options.part_of(rank).settings.get("restart") or policy.restart) != "temporary"
             and end.exitcode not in never
             and end.ended_ns <= last.ended_ns
         ]

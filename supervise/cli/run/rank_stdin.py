@@ -70,11 +70,6 @@ class Terminal:
         self.holder = group
         return True
 
-    def forget(self) -> int | None:
-        """Note that the shell has taken the foreground; return the group that had it."""
-        group, self.holder = self.holder, None
-        return group
-
     def take(self) -> None:
         """Take the foreground back and restore the modes, unless supervise runs in the background. Idempotent."""
         with suppress(OSError, termios.error):  # the terminal has hung up
@@ -277,15 +272,13 @@ class JobControl:
         """Process an event of the gang; return whether it concerns only job control."""
         if event["event"] in ("supervise.gang.stopping", "supervise.gang.restarting"):
             self.stopping = event["event"] == "supervise.gang.stopping"
-        if event["event"] != "supervise.process.stopped" or self._terminal is None:
+        stopped = event["event"] == "supervise.process.stopped" and event["local_rank"] == self._stdin.rank
+        if not stopped or self._terminal is None:
             return False
-        if event["local_rank"] != self._stdin.rank:
-            return False
-        in_front = self._terminal.holder is not None
         if event["signal"] in _WANTS_TERMINAL:
             self._serve(event["local_rank"], event["pid"])
             return True
-        if event["signal"] == SIGTSTP.name and in_front:
+        if event["signal"] == SIGTSTP.name and self._terminal.holder is not None:
             self.suspend(SIGTSTP, group=True)
             return True
         return False
@@ -337,7 +330,7 @@ class JobControl:
         self._suspend_ranks()
         self._console.clear()
         if self._terminal is not None:
-            waiting = self._terminal.forget() or waiting
+            waiting, self._terminal.holder = self._terminal.holder or waiting, None  # the shell takes the foreground
         before = signal.signal(sig, signal.SIG_DFL)
         os.kill(0 if group else os.getpid(), sig)  # 0: the group of this process
         signal.signal(sig, before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from signal import SIGCHLD, SIGKILL, SIGTSTP, SIGUSR1, SIGUSR2, Signals
 from typing import TYPE_CHECKING, Any
 
@@ -58,21 +58,16 @@ def run(options: Options, *, own_process: bool = True) -> int:
         signal.signal(SIGCHLD, signal.SIG_DFL)
     received = {*options.stopping_signals, *_PASSED_ON, SIGCHLD, SIGTSTP}
     inbox: SignalInbox[_Message]
-    with library_log(console), SignalInbox(received, restore=not own_process) as inbox:
+    with library_log(console), SignalInbox(received, restore=not own_process) as inbox, ExitStack() as ends:
+        ends.callback(console.finish)
         console.on_left = inbox.wake
-        stdin = None
         try:
             stdin = RankStdin(options, console.leave_note)
-            return _Run(options, console, inbox, stdin).main()
         except OSError as error:
-            if stdin is not None:
-                raise
             console.error(f"cannot start: {complaint(error)}")
             return _INTERNAL
-        finally:
-            if stdin is not None:
-                stdin.close(restore=not own_process)
-            console.finish()
+        ends.callback(stdin.close, restore=not own_process)
+        return _Run(options, console, inbox, stdin).main()
 
 
 class _Run:
@@ -86,8 +81,8 @@ class _Run:
         self._story = self._progress.story
         self._stdin = stdin
         self._jobs = JobControl(stdin, console, self._ask)
-        self._reaps = reaping.is_needed()
-        self._inherited = reaping.inherited() if self._reaps else set()
+        self._inherited = reaping.inherited() if reaping.is_needed() else None
+        """The children that this process had before; None if orphans do not become its children."""
         self._events = EventFile()
         self._control: ControlServer | None = None
         self._sampling = Sampling()
@@ -97,7 +92,6 @@ class _Run:
         self._to_pass_on: list[Signals] = []
         self._started = False
         self._stopped_s = 0.0
-        self._begun_s = time.monotonic()
         self._shows_events = options.verbose or options.json_log
 
     def main(self) -> int:
@@ -220,8 +214,9 @@ class _Run:
         return {*first.pids.values(), *second.pids.values()} if first is not None and second is not None else None
 
     def _ask(self, message: object) -> Any:
-        reply = self._gang.ask(message, block=False)
-        self._inbox.expect(reply)  # type: ignore[arg-type]  # a Supervisor replies with a Reply
+        """Send a message to the gang; return the reply, which wakes the main thread when it is set."""
+        reply: Any = self._gang.ask(message, block=False)
+        reply.add_done_callback(self._inbox.wake)
         return reply
 
     def _leave(self) -> None:
@@ -251,7 +246,7 @@ class _Run:
         self._sampling.look()
         with suppress(OSError):
             self._events.write_pending()
-        if self._reaps:
+        if self._inherited is not None:
             reaping.reap_strangers(self._rank_pids, self._inherited)
         self._console.show_left()
 
@@ -262,15 +257,13 @@ class _Run:
             with suppress(pykka.ActorDeadError):
                 self._gang.tell(say.Status())
         for item in received:
-            if item == SIGCHLD:
-                continue
             if isinstance(item, say.Close):
                 self._stopped_s, self._jobs.stopping = time.monotonic(), True
                 self._progress.command_stops(item.death_sig, item.timeout)
-            elif isinstance(item, Signals):
-                self._signal(item, self._inbox.arrival_s(item))
-            else:
+            elif isinstance(item, dict):
                 self._process(item)
+            elif item != SIGCHLD:
+                self._signal(item, self._inbox.arrival_s(item))
 
     def _process(self, event: dict[str, Any]) -> None:
         if self._shows_events:
@@ -371,7 +364,7 @@ class _Run:
         options, story, path = self._options, self._story, self._options.metrics
         try:
             if path is not None:
-                duration_s = time.monotonic() - self._begun_s
+                duration_s = time.monotonic() - self._progress.begun_s
                 write_metrics(
                     path,
                     result,

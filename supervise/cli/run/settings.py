@@ -210,16 +210,6 @@ class MergedLogsSpecs(DefaultLogsSpecs):
         return dest
 
 
-def of(options: Options) -> DefaultLogsSpecs:
-    """Return the layout that the options describe.
-
-    Raises:
-        OSError: The log directory cannot be used.
-    """
-    layout = MergedLogsSpecs if options.merge else DefaultLogsSpecs
-    return layout(options.log_dir or make_runs_dir(), options.redirects, options.tee, set(options.ranks_shown) or None)
-
-
 def check_logs(options: Options) -> None:
     """Check that the log directory can be used or made, and make nothing.
 
@@ -268,10 +258,20 @@ def start_locally(
     from supervise._gang.attempt import first_attempt
     from supervise._gang.supervisor import Supervisor
 
-    specs = of(options)
+    layout = MergedLogsSpecs if options.merge else DefaultLogsSpecs
+    shown = set(options.ranks_shown) or None
+    specs = layout(options.log_dir or make_runs_dir(), options.redirects, options.tee, shown)
     settings = settings_of(options, envs)
-    settings.update({"logs_specs": specs, "log_line_prefixes": prefixes, "event_sink": sink})
-    settings.update({"screen": console.screen, "stdin": stdin.of_ranks(), "hears": True})
+    settings.update(
+        {
+            "logs_specs": specs,
+            "log_line_prefixes": prefixes,
+            "event_sink": sink,
+            "screen": console.screen,
+            "stdin": stdin.of_ranks(),
+            "hears": True,
+        }
+    )
     attempt = first_attempt(**settings)
     return Supervisor.start_attempt(attempt), specs._run_log_dir  # noqa: SLF001 - no public name, as in PyTorch
 

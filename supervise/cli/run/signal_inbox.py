@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import FrameType, TracebackType
 
-    from supervise._runtime.future import Reply
-
 
 _Message = TypeVar("_Message")
 
@@ -73,10 +71,6 @@ class SignalInbox(Generic[_Message]):
         """Add a message. Thread-safe; never blocks."""
         self._queue.put(item)
         self.wake()
-
-    def expect(self, reply: Reply[Any]) -> None:
-        """Wake the main thread when `reply` is set."""
-        reply.add_done_callback(self.wake)
 
     def wake(self) -> None:
         """Wake the main thread. Thread-safe; never blocks."""
