@@ -706,7 +706,7 @@ def _groups() -> dict[str, tuple[values.Argument | str, ...]]:
             argument(
                 "--master-addr",
                 metavar="A",
-                help="MASTER_ADDR: the address of host 0, on which rank 0 listens (127.0.0.1; required with several hosts)",
+                help="MASTER_ADDR: the address of host 0, on which rank 0 listens (one host: 127.0.0.1)",
             ),
             argument(
                 "--master-port",
