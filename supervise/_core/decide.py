@@ -67,10 +67,23 @@ def decide(gang: Gang, event: Event) -> Decision:  # noqa: C901, PLR0912, PLR091
                 gang.stop.state = "swept"
         case steps.RanksAsked():
             _asked(gang, event, decision)
-        case steps.TimerExpired():
-            _timer_expired(gang, event, decision)
+        case steps.TimerExpired(name="grace" | "kill"):
+            batches.timer_expired(gang, event, decision)
+        case steps.TimerExpired(name="drain"):
+            if (gang.drain.begun and gang.drain.pending) or (gang.drain.last and gang.drain.lasting):
+                decision.do(steps.AbandonTails())
+        case steps.TimerExpired(name="backoff", key=0):
+            _next_attempt(gang, decision)
+        case steps.TimerExpired(name="backoff"):
+            batches.enqueue(gang, event.key, decision)
+        case steps.TimerExpired(name="deadline"):
+            _cancel_restart(gang, "timeout")
+            batches.close(gang, batches.own_close(gang, "timeout"), decision)
         case steps.ValuesLoaded():
-            _values_loaded(gang, event)
+            gang.drain.values = False
+            for local_rank, complaint in event.complaints.items():
+                rank = gang.ranks[local_rank]
+                rank.end = rank.end and replace(rank.end, complaint=complaint)
         case steps.TailsStarted():
             gang.drain.tails, gang.drain.values = event.tails, event.values
         case steps.StartAsked():
@@ -91,29 +104,14 @@ def decide(gang: Gang, event: Event) -> Decision:  # noqa: C901, PLR0912, PLR091
             if gang.phase == "running":
                 _heed_all(gang, decision)
         case steps.PeersStopped():
-            _excuse(gang, event)
+            for rank in (gang.ranks[local_rank] for local_rank in event.ranks):
+                rank.excused_ns = event.at_ns if rank.excused_ns is None else rank.excused_ns
         case steps.AllReaped():
             batches.all_reaped(gang, event, decision)
         case _:
             raise TypeError(f"unknown event: {event!r}")
     _settle(gang, decision)
     return decision
-
-
-def _timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) -> None:
-    match event.name:
-        case "grace" | "kill":
-            batches.timer_expired(gang, event, decision)
-        case "drain":
-            if (gang.drain.begun and gang.drain.pending) or (gang.drain.last and gang.drain.lasting):
-                decision.do(steps.AbandonTails())
-        case "backoff" if event.key:
-            batches.enqueue(gang, event.key, decision)
-        case "backoff":
-            _next_attempt(gang, decision)
-        case "deadline":
-            _cancel_restart(gang, "timeout")
-            batches.time_out(gang, decision)
 
 
 # The life of a rank
@@ -130,7 +128,7 @@ def _started(gang: Gang, event: say.WorkerStarted, decision: Decision) -> None:
     batches.signal_started(gang, event.local_rank, decision)
     if gang.phase == "running":
         if rank.ready and event.local_rank not in gang.batch_of:
-            batches.ready(gang, event.local_rank, decision)
+            batches.answer(gang, [event.local_rank], decision, "restart")
         batches.launch(gang, decision)
 
 
@@ -144,7 +142,7 @@ def _ready(gang: Gang, event: steps.RankReady, decision: Decision) -> None:
         return
     decision.tell(event)
     if gang.phase == "running":
-        batches.ready(gang, event.local_rank, decision)
+        batches.answer(gang, [event.local_rank], decision, "restart")
     batches.launch(gang, decision)
 
 
@@ -256,19 +254,6 @@ def by_itself(gang: Gang, event: say.WorkerExited) -> bool:
     if excused_ns is not None and event.ended_ns >= excused_ns:
         return False
     return not gang.stop.signaled or event.ended_ns < gang.reaped_ns
-
-
-def _excuse(gang: Gang, event: steps.PeersStopped) -> None:
-    for local_rank in event.ranks:
-        rank = gang.ranks[local_rank]
-        rank.excused_ns = event.at_ns if rank.excused_ns is None else rank.excused_ns
-
-
-def _values_loaded(gang: Gang, event: steps.ValuesLoaded) -> None:
-    gang.drain.values = False
-    for local_rank, complaint in event.complaints.items():
-        rank = gang.ranks[local_rank]
-        rank.end = rank.end and replace(rank.end, complaint=complaint)
 
 
 def _heed_all(gang: Gang, decision: Decision) -> None:
