@@ -156,12 +156,14 @@ class HangWatch:
         self._unheard_s = watchdog.heartbeat_timeout_s
         """The deadline of heartbeats; None after the report that no rank has sent one."""
         self._tiers: list[_Tier] = []
-        if watchdog.heartbeat_timeout_s is not None:
-            silence = Silence(int(watchdog.heartbeat_timeout_s * 1e9), together=together)
-            self._tiers.append(_Tier("heartbeat", silence, self._heartbeats))
-        if watchdog.output_timeout_s is not None:
-            silence = Silence(int(watchdog.output_timeout_s * 1e9), together=together)
-            self._tiers.append(_Tier("output", silence, self._outputs))
+        signs: dict[HangTier, tuple[float | None, Callable[[int], int | None]]] = {
+            "heartbeat": (watchdog.heartbeat_timeout_s, self._beat_ns),
+            "output": (watchdog.output_timeout_s, self._output_ns),
+        }
+        for name, (timeout_s, last_ns) in signs.items():
+            if timeout_s is not None:
+                silence = Silence(int(timeout_s * 1e9), together=together)
+                self._tiers.append(_Tier(name, silence, partial(self._pulses, last_ns)))
 
     def started(self, rank: int) -> None:
         """Watch a new life of a rank."""
@@ -181,10 +183,6 @@ class HangWatch:
     def counts(self, rank: int) -> bool:
         """Return whether the silence of a rank counts, and the rank is neither suspended nor traced."""
         return self._is_watched(rank) and not self._is_held(rank)
-
-    def released(self, ranks: Iterable[int]) -> None:
-        """Note that these ranks were held until now."""
-        self._excuse(ranks, time.monotonic_ns())
 
     def trigger(self, rank: int) -> None:
         """Report a rank that requests it. Until the rank's next heartbeat, ignore further requests."""
@@ -229,13 +227,12 @@ class HangWatch:
     def _check(self, tier: _Tier) -> None:
         now_ns = time.monotonic_ns()
         self.say_unheard()
-        self._excuse([rank for rank in self._watched() if _was_continued(self._pid(rank))], now_ns)
+        self.excuse([rank for rank in self._watched() if _was_continued(self._pid(rank))], now_ns)
         if not tier.silence.is_late(tier.due_ns, now_ns):
             near = tier.silence.near(tier.pulses(), now_ns)
-            for rank in near:
-                self._sockets.read_now(rank)
+            self._sockets.read_now(*near)
             self._held = {rank for rank in self._held.union(near) if self._is_watched(rank) and self._is_held(rank)}
-            self._excuse(self._held, now_ns)
+            self.excuse(self._held, now_ns)
             if tier.name == "heartbeat":
                 self._excuse_flooded(tier.silence, now_ns)
             for hang in tier.silence.judge(tier.pulses(), now_ns):
@@ -438,23 +435,21 @@ class HangWatch:
     def _watched(self) -> list[int]:
         return [rank for rank in sorted(self._gang.running) if self._is_watched(rank)]
 
-    def _heartbeats(self) -> dict[int, Pulse]:
+    def _pulses(self, last_ns: Callable[[int], int | None]) -> dict[int, Pulse]:
+        """Return the watched ranks with a deadline. `last_ns` returns when it began for a rank; None if it has not."""
         found = {}
         for rank in self._watched():
-            notes = self._sockets.state(rank)
-            at_ns = self._since_ready(rank, notes.beat_ns)
-            if at_ns is not None:
-                found[rank] = Pulse(at_ns, notes.step)
-        return found
-
-    def _outputs(self) -> dict[int, Pulse]:
-        found = {}
-        for rank in self._watched():
-            paths = self._host.ranks.log_paths(rank) if self._host is not None else ()
-            at_ns = self._since_ready(rank, self._written_ns(rank, paths)) if paths else None
+            at_ns = last_ns(rank)
             if at_ns is not None:
                 found[rank] = Pulse(at_ns, self._sockets.state(rank).step)
         return found
+
+    def _beat_ns(self, rank: int) -> int | None:
+        return self._since_ready(rank, self._sockets.state(rank).beat_ns)
+
+    def _output_ns(self, rank: int) -> int | None:
+        paths = self._host.ranks.log_paths(rank) if self._host is not None else ()
+        return self._since_ready(rank, self._written_ns(rank, paths)) if paths else None
 
     def _since_ready(self, rank: int, at_ns: int | None) -> int | None:
         """Return the time of a rank's readiness or of its last sign, whichever is later.
@@ -491,10 +486,10 @@ class HangWatch:
     def _pid(self, rank: int) -> int:
         return self._gang.ranks[rank].pid or 0
 
-    def _excuse(self, ranks: Iterable[int], now_ns: int) -> None:
+    def excuse(self, ranks: Iterable[int], now_ns: int) -> None:
         """Grant a full period because of these ranks.
 
-        They are suspended or traced, or were continued since the last check.
+        They are suspended or traced, were continued since the last check, or were held until now.
         """
         for rank in ranks:
             for tier in self._tiers:
@@ -673,17 +668,17 @@ class RankHealth:
         else:
             self._begin_alive(rank)
 
-    def exited(self, end: WorkerExited, *, failed: bool) -> RankNotes:
+    def exited(self, end: WorkerExited) -> RankNotes:
         """Handle what precedes the exit of a rank and what the core does not know yet: hangs, datagrams, readiness.
 
         Return the last reports of the rank.
         """
-        rank = end.local_rank
+        rank, failed = end.local_rank, end.exitcode not in self._gang.success
         if self._watch is not None:
             self._watch.settle(failed=failed)
         self.sockets.read_now(rank)
         self.sockets.close(rank)
-        if "exit" in self._spec.of(rank).ready and end.exitcode in self._gang.success and end.complaint is None:
+        if "exit" in self._spec.of(rank).ready and not failed and end.complaint is None:
             self._met(rank, "exit")
         self._end_probes(rank)
         self._missing.pop(rank, None)
@@ -695,7 +690,7 @@ class RankHealth:
     def released(self, ranks: Iterable[int]) -> None:
         """Grant a full period to ranks that were held or suspended, and that sent no signs meanwhile."""
         if self._watch is not None:
-            self._watch.released(ranks)
+            self._watch.excuse(ranks, time.monotonic_ns())
         for rank in self._timers.keys() & set(ranks):
             self._grant(rank)
 
@@ -727,13 +722,11 @@ class RankHealth:
         ]
 
     def _skip_silent(self, one: _Reload) -> None:
-        for rank in sorted(one.silent):
-            self.sockets.read_now(rank)
+        self.sockets.read_now(*sorted(one.silent))
         one.skip(one.silent)
 
     def _late_reload(self, one: _Reload, limit_s: float) -> None:
-        for rank in sorted(one.left):
-            self.sockets.read_now(rank)
+        self.sockets.read_now(*sorted(one.left))
         one.fail(f"{self._titles(one.left)}: no READY=1 within {limit_s:g} s after the reload signal")
 
     def _titles(self, ranks: Iterable[int]) -> str:

@@ -449,8 +449,7 @@ class GangRunner:
             self.step(event)
             return
         if self._health is not None:
-            failed = event.exitcode not in self.gang.success
-            notes = self._health.exited(event, failed=failed)
+            notes = self._health.exited(event)
             event = replace(event, step=notes.step, status=notes.status)
         if self.attempt.spec.plain is not None:  # the gang does not use return values
             event = replace(event, has_value=False, complaint=None if event.exitcode == 0 else event.complaint)
