@@ -14,13 +14,11 @@ from supervise import messages as say
 from supervise._core import batches, steps
 from supervise._core.decide import decide
 from supervise._core.model import Gang
-from supervise._core.steps import SetTimer, TimerExpired
 from supervise._core.strategy import role_of
 from supervise._core.verdict import judge
 from supervise._gang import shutdown
 from supervise._gang.describe import EventEmitter, build_result, rank_end, start_error
 from supervise._gang.ranks import RankActors
-from supervise._gang.shutdown import CrashShutdown
 from supervise._gang.sweep import Sweep
 from supervise._gang.worker import Deliver, LookForStop, Release, ReportStuck, SuspendedAsAsked
 from supervise._process.containment import cgroup
@@ -29,7 +27,6 @@ from supervise._runtime.future import Reply
 from supervise._runtime.shell import PendingReplies, Subscribers, with_jitter
 from supervise.errors import SpawnError, SuperviseError, SupervisorCrashed, UnkillableError
 from supervise.events import log
-from supervise.messages import GangStatus, RankState, RankStatus
 from supervise.recording import repr_of, text_of
 from supervise.result import RankEnd, RankRestart, RunProcsResult
 
@@ -54,7 +51,7 @@ if TYPE_CHECKING:
 
 def rank_status(
     gang: Gang, spec: GangSpec, number: int, notes: RankNotes | None, outcome: OutcomeFile | None, *, suspended: bool
-) -> RankStatus:
+) -> say.RankStatus:
     """Return the present state of a rank.
 
     Args:
@@ -69,7 +66,7 @@ def rank_status(
     lingers = None
     if state == "ready" and outcome is not None and outcome.has_value:
         state, lingers = "returned", outcome.note() or None
-    row = RankStatus(
+    row = say.RankStatus(
         pid=rank.pid,
         state=state,
         attempt=rank.attempt,
@@ -84,7 +81,7 @@ def rank_status(
     return replace(row, status=lingers or notes.status, step=notes.step, beat_age_s=beat_age_s)
 
 
-def _state(gang: Gang, number: int, *, suspended: bool) -> RankState:
+def _state(gang: Gang, number: int, *, suspended: bool) -> say.RankState:
     rank, found = gang.ranks[number], gang.batch_of.get(number)
     if found is not None or (gang.phase == "restarting" and not gang.stays_down(rank)):
         waits = gang.restart_announced if found is None else found.state == "swept"
@@ -95,7 +92,7 @@ def _state(gang: Gang, number: int, *, suspended: bool) -> RankState:
         return rank.state
     if rank.state == "running":
         stopping = gang.phase == "stopping" or rank.told
-        running: RankState = "returned" if rank.returned else "ready" if rank.ready else "starting"
+        running: say.RankState = "returned" if rank.returned else "ready" if rank.ready else "starting"
         return "suspended" if suspended else "stopping" if stopping else running
     if rank.terminated:
         return "terminated"
@@ -296,7 +293,7 @@ class GangRunner:
         """
         spec = attempt.spec
         self._supervisor: LoopActor | None = supervisor
-        """The actor of the gang. None after the end, so that reference counting frees both."""
+        """The actor of the gang. None once it is about to leave, so that reference counting frees both."""
         self._owner = supervisor.actor_ref
         self._loop = loop = supervisor.loop
         self._listener = listener
@@ -304,7 +301,6 @@ class GangRunner:
         self.subscribers = subscribers
         self._halted = False
         """Whether the core decides nothing more."""
-        self._leaving = False
         self.attempt = attempt
         self.crash: SupervisorCrashed | None = None
         """Set when a handler has failed. After that, the runner only ends everything."""
@@ -318,7 +314,7 @@ class GangRunner:
             policy=spec.restart_policy,
             strategy=spec.strategy,
             success=spec.success_exit_codes,
-            notifies=spec.awaited,
+            notifies=spec.ranks_where(lambda part: part.ready),
             stop_signal=spec.stop_signal,
             **spec.in_core(),
         )
@@ -336,7 +332,7 @@ class GangRunner:
         self._stack_requests: StackRequests | None = None
         self._suspended: set[int] = set()
         """The ranks that were reported as suspended."""
-        self._mixed = spec.mixed
+        self._mixed = spec.ranks_where(lambda part: part.kill_mode == "mixed")
         self._groups_spared: dict[int, signal.Signals] = {}
         """Ranks of which only the own process has had the first signal, to this signal."""
         self._history = RestartHistory()
@@ -414,17 +410,17 @@ class GangRunner:
 
     def notes(self, rank: int) -> RankNotes | None:
         """Return the reports of the present life of a rank; None if the ranks have no notify sockets."""
-        heard = self._health is not None and self.attempt.spec.notifies
-        return self._health.sockets.state(rank) if self._health is not None and heard else None
+        health = self._health if self.attempt.spec.notifies else None
+        return None if health is None else health.sockets.state(rank)
 
-    def status(self) -> GangStatus:
+    def status(self) -> say.GangStatus:
         """Return the present state. Ask the kernel whether reported ranks are still suspended."""
         gang, spec, processes = self.gang, self.attempt.spec, self.ranks.slots.processes
         outcomes = self.ranks.slots.outcomes if spec.plain is None else {}
         self._suspended = {
             rank for rank in self._suspended if rank in processes and processes[rank].kernel_state() in ("T", "t")
         }
-        return GangStatus(
+        return say.GangStatus(
             phase=gang.phase,
             pids=gang.pids,
             running=frozenset(gang.running | gang.starting),
@@ -561,7 +557,7 @@ class GangRunner:
         self.events.emit(started)
         self.replies.started(dict(started.pids))
         self.subscribers.tell(started)
-        self._check_for_suspended_in(_SUSPENDED_S)
+        self._call_later("suspended", _SUSPENDED_S, partial(self._check_for_suspended, 2 * _SUSPENDED_S))
 
     def _report_dead(self) -> None:
         """Let the Workers post the exits of all dead ranks."""
@@ -607,17 +603,17 @@ class GangRunner:
 
     # Timers
 
-    def _set_timer(self, action: SetTimer) -> None:
+    def _set_timer(self, action: steps.SetTimer) -> None:
         """Set a timer as the core requests."""
         earlier = self._timers.get((action.key, action.name, action.role))
         if action.only_sooner and earlier is not None and earlier.pending:
             delay_s = min(action.delay_s, earlier.due_s - time.monotonic())
         else:
             delay_s = action.delay_s
-        expired = TimerExpired(name=action.name, key=action.key, role=action.role)
+        expired = steps.TimerExpired(name=action.name, key=action.key, role=action.role)
         self._call_later(action.name, delay_s, partial(self._expired, expired), action.key, action.role)
 
-    def _expired(self, expired: TimerExpired) -> None:
+    def _expired(self, expired: steps.TimerExpired) -> None:
         if expired.key:  # no other timer will have the key of this batch
             self._timers.pop((expired.key, expired.name, expired.role), None)
         self.step(expired)
@@ -647,13 +643,10 @@ class GangRunner:
         if not self._halted:
             self.ranks.tell(self.gang.running, LookForStop())
 
-    def _check_for_suspended_in(self, delay_s: float) -> None:
-        """Check after this delay, then after twice the delay, and so on."""
-        self._call_later("suspended", delay_s, partial(self._check_for_suspended, delay_s))
-
-    def _check_for_suspended(self, after_s: float) -> None:
+    def _check_for_suspended(self, next_s: float) -> None:
+        """Check now, then after this delay, then after twice the delay, and so on."""
         self._look_for_suspended()
-        self._check_for_suspended_in(2 * after_s)
+        self._call_later("suspended", next_s, partial(self._check_for_suspended, 2 * next_s))
 
     # Sweeps
 
@@ -662,7 +655,7 @@ class GangRunner:
 
         A sweep that only reports is skipped if events have no listener.
         """
-        timeout_s = action.timeout_s
+        timeout_s, spec = action.timeout_s, self.attempt.spec
         if not action.key:
             self._cancel_sweeps()
             dues_s = [timer.due_s for (key, name, _), timer in self._timers.items() if not key and name == "grace"]
@@ -671,7 +664,7 @@ class GangRunner:
         skip = [found.pid for found in self.gang.unkillable.values()]
         begun = False
         for kind, contained in self.attempt.contained.items():
-            ranks = action.ranks and self.attempt.spec.contained(kind) & action.ranks
+            ranks = action.ranks and frozenset(rank for rank in action.ranks if spec.of(rank).containment == kind)
             if ranks != frozenset() and (contained.ends or self.events.listens()):
                 done = partial(self._swept, action.key, kind)
                 self._sweeps[action.key, kind] = sweep = Sweep(
@@ -806,12 +799,12 @@ class GangRunner:
 
     def leave(self) -> None:
         """Remove the gang's actors from the registry, end the loop, and answer every stop. Idempotent."""
-        if not self._leaving:
-            self._leaving = True
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
             self._quietly(self.ranks.dismiss)
-            self._loop.post(self._finish)
+            self._loop.post(self._finish, supervisor)
 
-    def _finish(self) -> None:
+    def _finish(self, supervisor: LoopActor) -> None:
         self._halt()
         self._quietly(self.attempt.spec.close_inherited)
         for timer in self._timers.values():
@@ -823,9 +816,7 @@ class GangRunner:
         if self._stack_requests is not None:
             self._quietly(partial(self._stack_requests.end, self.crash))
             self._stack_requests = None
-        supervisor, self._supervisor = self._supervisor, None
-        if supervisor is not None:
-            self._quietly(supervisor.leave)
+        self._quietly(supervisor.leave)
         self._quietly(partial(self.replies.closed, self.crash))  # for requests that came after the last answer
         self.replies.end_loop()
 
@@ -853,7 +844,7 @@ class GangRunner:
         self.crash.__cause__ = error
         self.attempt.line.cut()  # this kills every rank, also one that a fork server forks later
         self._quietly(self._halt)
-        CrashShutdown(self._loop, self.ranks.slots, self.attempt.contained.values(), self._reaped).begin()
+        shutdown.CrashShutdown(self._loop, self.ranks.slots, self.attempt.contained.values(), self._reaped).begin()
 
     def _reaped(self) -> None:
         """Answer every ask. If one step fails, do the next step nevertheless."""
