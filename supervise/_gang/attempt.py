@@ -14,7 +14,6 @@ from supervise._gang import later_modules, validation
 from supervise._gang.notify_protocol import new_address, variables, without_host_variables
 from supervise._gang.rank_spec import RankSpec, naming
 from supervise._gang.spec import GangSpec
-from supervise._gang.validation import argv_of
 from supervise._printable import as_prefix
 from supervise._process.containment.escapees import Contained
 from supervise._process.launch import limits
@@ -372,7 +371,11 @@ def prepared(settings: GangSettings) -> GangSpec:
             _check_probes(spec, part)
     limits.check_arguments(
         [
-            (rank, () if program is None else argv_of(program, found["args"][rank], rank), found["envs"][rank])
+            (
+                rank,
+                () if program is None else validation.argv_of(program, found["args"][rank], rank),
+                found["envs"][rank],
+            )
             for part in parts
             for program in [part.entrypoint if isinstance(part.entrypoint, str) else None]
             for rank in part.ranks
@@ -435,7 +438,10 @@ def make_attempt(
         window=_WINDOWS.get(frozenset(methods), 1),
     )
     try:
-        attempt.launchers = list(_launchers(attempt))
+        found: FoundPrograms = {}  # for the first lives only, because a program may be replaced before a later one
+        for part in spec.parts:
+            environ, cwd = environ_of(spec, part), spec.cwd_of(part)
+            attempt.launchers += [_launcher(attempt, part, rank, environ, cwd=cwd, found=found) for rank in part.ranks]
         add_tails(attempt.tails, spec, dest)
         later_modules.load(spec, tails=bool(attempt.tails))
     except BaseException:
@@ -477,9 +483,6 @@ def _reified(spec: GangSpec, number: int) -> tuple[dict[int, dict[str, str]], Lo
     return envs, dest
 
 
-_MAPPINGS = ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files")
-
-
 def _check_paths(dest: LogsDest, specs: object) -> None:
     """Replace each path that is not a text, such as a `pathlib.Path`, by its text.
 
@@ -488,7 +491,7 @@ def _check_paths(dest: LogsDest, specs: object) -> None:
     """
     if not hasattr(dest, "stdouts"):
         raise SpecError(f"{type(specs).__name__}.reify returned {repr_of(dest)}; return a LogsDest")
-    for name in _MAPPINGS:
+    for name in _BY_RANK:
         paths: dict[int, Any] = getattr(dest, name)
         for rank, path in paths.items():
             if not isinstance(path, str):
@@ -505,14 +508,6 @@ def _env(spec: GangSpec, env: Mapping[str, str], number: int) -> dict[str, str]:
     first = env.get(_ATTEMPT, "0")
     attempt = (int(first) if first.isdigit() else 0) + number
     return {_MOST: str(most), **env, _ATTEMPT: str(attempt)}
-
-
-def _launchers(attempt: Attempt) -> Iterator[Launcher]:
-    found: FoundPrograms = {}  # for the first lives only, because a program may be replaced before a later one
-    for part in attempt.spec.parts:
-        environ, cwd = environ_of(attempt.spec, part), attempt.spec.cwd_of(part)
-        for rank in part.ranks:
-            yield _launcher(attempt, part, rank, environ, cwd=cwd, found=found)
 
 
 def environ_of(spec: GangSpec, part: RankSpec) -> Mapping[Any, Any]:
@@ -567,7 +562,7 @@ def _launcher(
     )
     launcher: Launcher
     if isinstance(part.entrypoint, str):
-        launcher = ProgramLauncher(argv=argv_of(part.entrypoint, spec.args[rank], rank), how=how)
+        launcher = ProgramLauncher(argv=validation.argv_of(part.entrypoint, spec.args[rank], rank), how=how)
     elif part.start_method == "fork":
         from supervise._process.launch.forks import ForkLauncher, Row
 

@@ -74,6 +74,7 @@ class RankActors:
         self.abandoned_tails = 0
         """Number of Tails that had already started when `assemble` failed. Each of them reports its end."""
         self._roomy = True
+        """Whether the limit on open files allows copies of the descriptors to which the ranks write."""
 
     def trimmer_of(self, path: str) -> LogTrimmer | None:
         """Return the bound of a log; None if it has none."""
@@ -93,7 +94,6 @@ class RankActors:
         each = held_by_rank(attempt.spec.parts, sockets=self._sockets is not None, holds=attempt.spec.hold_returned)
         try:
             spare = limits.check_open_files(attempt.nprocs, each=each, shown=2 * shown)
-            self._roomy = True
         except SpecError:  # the limit is too low for the copies of the writers' descriptors, which are optional
             self._roomy = False
         if not self._roomy:  # not in the handler above: its error must not be the context of another one

@@ -75,15 +75,13 @@ class TailDestination:
             Canceled: The Tail was abandoned.
             DestinationError: The destination failed. The same holds for `show_updates` and `finish`.
         """
-        continues = _told_time(feed).continues
-        self._show(feed, feed.lines.feed(chunk, now_ns), continues=continues)
+        self._show(feed, lambda lines: lines.feed(chunk, now_ns))
 
     def show_updates(self, now_ns: int) -> None:
         r"""Show the rewritten lines (``\r``) and prompts whose update is due."""
         if self.reserved is None:
             for feed in list(self._updating):
-                continues = _told_time(feed).continues
-                self._show(feed, feed.lines.update(now_ns), continues=continues)
+                self._show(feed, lambda lines: lines.update(now_ns))
 
     def next_update_ns(self) -> int | None:
         """Return the time at which the next update is due; None if no update is pending."""
@@ -93,10 +91,12 @@ class TailDestination:
 
     def finish(self, feed: LogReader) -> None:
         """Show the unfinished last line of a file."""
-        continues = _told_time(feed).continues
-        self._show(feed, feed.lines.finish(), continues=continues)
+        self._show(feed, LineStream.finish)
 
-    def _show(self, feed: LogReader, out: bytes, *, continues: bool) -> None:
+    def _show(self, feed: LogReader, complete: Callable[[LineStream], bytes]) -> None:
+        """Write the text that `complete` takes from the lines of a file."""
+        lines = _told_time(feed)
+        continues, out = lines.continues, complete(lines)
         try:
             if out and self._unfinished and not continues:
                 self._write(b"\n")
