@@ -120,13 +120,13 @@ class ReturnValues:
         self._nprocs = nprocs
         self._loop = loop
         self._slots = slots
-        self._loaded: Callable[[dict[int, str]], object] | None = None
+        self._loaded: Callable[[steps.ValuesLoaded], object] | None = None
         self._partial = False
         """Whether a close or a timeout has cut ranks short. Then a value that cannot be loaded causes no failure."""
         self.by_rank: dict[int, Any] = {}
         """Local rank to loaded value."""
 
-    def load(self, gang: Gang, loaded: Callable[[dict[int, str]], object]) -> None:
+    def load(self, gang: Gang, loaded: Callable[[steps.ValuesLoaded], object]) -> None:
         """Load the values if all ranks exited with a code of success, except for terminated ranks and stopped services.
 
         If a close or a timeout has cut other ranks short, load the values that have arrived.
@@ -135,7 +135,7 @@ class ReturnValues:
 
         Args:
             gang: The state of the gang; all ranks have ended.
-            loaded: Function that is called on the loop with a mapping of local rank to complaint, for values that could
+            loaded: Function that is called on the loop with the event, which has a complaint for each value that could
                 not be loaded.
         """
         self._loaded = loaded
@@ -168,7 +168,7 @@ class ReturnValues:
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
             self.by_rank = values
-            loaded({} if self._partial else problems)
+            loaded(steps.ValuesLoaded({} if self._partial else problems))
 
 
 def _load(
@@ -524,7 +524,7 @@ class GangRunner:
             case steps.DrainTails():
                 self.ranks.drain(self.gang.ends, self.gang.leftovers)
             case steps.LoadValues():
-                self._values.load(self.gang, self._values_loaded)
+                self._values.load(self.gang, self.step)
             case steps.AbandonTails():
                 self.ranks.abandon_tails()
                 self._values.abandon()
@@ -597,9 +597,6 @@ class GangRunner:
                 why = reason or batches.reason_of_signal(self.gang, rank)
                 target = "process" if rank in alone else "group"
                 self.events.signaled(rank, self.gang.ranks[rank].pid, sig, why, escalation=escalation, target=target)
-
-    def _values_loaded(self, complaints: dict[int, str]) -> None:
-        self.step(steps.ValuesLoaded(complaints=complaints))
 
     # Timers
 

@@ -34,12 +34,10 @@ if TYPE_CHECKING:
     from supervise.stacks import RankStacks
     from supervise.watchdog import Watchdog
 
+    _Reply = TypeVar("_Reply")
+
 
 # `SupervisorRef`: a reference to a Supervisor that has typed replies and is a context manager
-
-
-if TYPE_CHECKING:
-    _Reply = TypeVar("_Reply")
 
 
 _PROMPT_S = 5.0

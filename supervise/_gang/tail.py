@@ -276,7 +276,7 @@ def _is_prompt_of(feed: LogReader, local_rank: int) -> bool:
 
 
 class Due(Bare):
-    """The deadline of the inbox has expired."""
+    """A file has changed, the Tail was abandoned, or the deadline of the inbox has expired."""
 
 
 class DueInbox:
@@ -479,10 +479,6 @@ class TailFiles:
         return [watch for feed in self._feeds for watch in feed.let_go_of_watch()]
 
 
-class Changed(Bare):
-    """A file has changed, or the Tail was abandoned. At most one is in the inbox."""
-
-
 class Tail(pykka.ThreadingActor):
     """Actor that shows files on one destination until the owner sends `Drain`. Then it sends the owner one `TailEnded`.
 
@@ -593,7 +589,7 @@ class Tail(pykka.ThreadingActor):
     def _handle_receive(self, message: Any) -> Any:
         if isinstance(message, Drain):
             return self._guarded(partial(self._drain, message))
-        if isinstance(message, (Changed, Due)):
+        if isinstance(message, Due):
             return self._guarded(self._step)
         if isinstance(message, ChangeFiles):
             return self._guarded(partial(self._change_files, message))
@@ -665,7 +661,7 @@ class Tail(pykka.ThreadingActor):
             feed.end_at(feed.limit_bytes)
 
     def _notice(self, feed: LogReader) -> None:
-        """Note that a file has changed. Called on the watching thread."""
+        """Note that a file has changed; tell it once until the Tail looks. Called on the watching thread."""
         with self._lock:
             self._changed[feed] = None
             known, self._told = self._told, True
@@ -674,7 +670,7 @@ class Tail(pykka.ThreadingActor):
 
     def _wake(self) -> None:
         try:
-            self.actor_ref.tell(Changed())
+            self.actor_ref.tell(Due())
         except pykka.ActorDeadError:
             return
 

@@ -171,8 +171,7 @@ class _Asking(threading.Thread):
         """Close the copies of the descriptors and make `ready` readable."""
         self._over.set()
         self._over.close()
-        for fd in self._fds:
-            os.close(fd)
+        close(*self._fds)
 
     def take(self) -> int:
         """Return the descriptor of the server's reports on the process. Call this only once `ready` is readable.
@@ -205,8 +204,7 @@ def check_room() -> None:
         taken += os.pipe()
         taken += os.pipe()
     finally:
-        for fd in taken:
-            os.close(fd)
+        close(*taken)
 
 
 class ServerStatus(OwnedFd):
