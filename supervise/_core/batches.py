@@ -114,7 +114,7 @@ def _kill_ranks(gang: Gang, batch: Batch, ranks: set[int], decision: Decision) -
 
 def _send(ranks: set[int], sig: Signals, decision: Decision) -> None:
     if ranks:
-        decision.do(steps.SendSignal(ranks=frozenset(ranks), sig=sig, escalation=int(sig == Signals.SIGKILL)))
+        decision.do(steps.SendSignal(ranks=frozenset(ranks), sig=sig))
 
 
 def _hurry(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
@@ -312,7 +312,6 @@ def enqueue(gang: Gang, number: int, decision: Decision) -> None:
 
 def launch(gang: Gang, decision: Decision) -> None:
     """Launch each rank of the queue that may be launched. The first lives of an attempt begin with the attempt."""
-    gang.launched = True
     for role, waiting in enumerate(gang.queue):
         while waiting and gang.may_launch(role):
             local_rank = next(iter(waiting))

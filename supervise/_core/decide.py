@@ -91,10 +91,10 @@ def decide(gang: Gang, event: Event) -> Decision:  # noqa: C901, PLR0912, PLR091
                 gang.phase = "starting"
                 batches.launch(gang, decision)
         case steps.Assembled():
-            if gang.phase == "starting" and not gang.launched:
+            if gang.phase == "starting":
                 batches.launch(gang, decision)
         case steps.NotAssembled():
-            if gang.phase in ("starting", "stopping") and not gang.launched:
+            if gang.phase in ("starting", "stopping"):
                 _not_assembled(gang, event, decision)
         case steps.CloseAsked():
             _cancel_restart(gang, event.reason)
@@ -192,7 +192,7 @@ def _failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision: Dec
 def _not_assembled(gang: Gang, event: steps.NotAssembled, decision: Decision) -> None:
     """Treat an attempt that has no files or actors like a failed launch of the first rank that restarts."""
     local_rank = next(number for number in range(gang.nprocs) if not gang.is_left_out(number))
-    gang.launched, gang.stop.state = True, "swept"  # no process was started since the last sweep
+    gang.stop.state = "swept"  # no process was started since the last sweep
     _failed_to_start(gang, steps.WorkerFailedToStart(local_rank, event.error, event.at_ns, gang.attempt), decision)
 
 

@@ -140,12 +140,12 @@ def build_result(gang: Gang, verdict: steps.Verdict, attempt: Attempt, values: M
     result = RunProcsResult(
         stdouts=dict(attempt.dest.stdouts), stderrs=dict(attempt.dest.stderrs), outcome=verdict.outcome
     )
+    stopped = verdict.outcome != "failed"
     if not verdict.blamed:
         result.return_values = {rank: values.get(rank) for rank in range(attempt.nprocs)}
-    elif verdict.kind == "stopped":
+    elif stopped:
         result.return_values = dict(values)
     to_wall_ns = time.time_ns() - time.monotonic_ns()
-    stopped = verdict.kind == "stopped"
     for rank in verdict.blamed:
         result.failures[rank] = _failure(gang, rank, attempt, to_wall_ns, stopped=stopped)
     for rank, role in sorted(verdict.roles.items()):

@@ -512,7 +512,7 @@ class GangRunner:
                 self._report_dead()
                 self._loop.post(self._all_reaped)  # after the reports
             case steps.SendSignal():
-                self.signal(action.ranks, action.sig, self.gang.stop.reason or "", action.escalation)
+                self.signal(action.ranks, action.sig, self.gang.stop.reason or "")
             case steps.ReleaseRanks():
                 self.ranks.tell(action.ranks, Release())
                 if self._health is not None:
@@ -572,9 +572,7 @@ class GangRunner:
         else:
             self.step(steps.AllReaped(recorded=recorded, taken_ns=time.monotonic_ns()))
 
-    def signal(
-        self, ranks: frozenset[int], sig: signal.Signals, reason: str, escalation: int = 0, *, group: bool = True
-    ) -> None:
+    def signal(self, ranks: frozenset[int], sig: signal.Signals, reason: str, *, group: bool = True) -> None:
         """Signal the groups of these ranks, or only their own processes.
 
         In a stop, `kill_mode` decides for ranks that run. SIGCONT follows to the groups, except after SIGKILL and after
@@ -596,7 +594,8 @@ class GangRunner:
             for rank in sorted(ranks):
                 why = reason or batches.reason_of_signal(self.gang, rank)
                 target = "process" if rank in alone else "group"
-                self.events.signaled(rank, self.gang.ranks[rank].pid, sig, why, escalation=escalation, target=target)
+                level = int(stops and sig == signal.SIGKILL)
+                self.events.signaled(rank, self.gang.ranks[rank].pid, sig, why, escalation=level, target=target)
 
     # Timers
 

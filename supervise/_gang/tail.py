@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -55,9 +55,8 @@ class TailDestination:
         """The file whose long line is shown in part. While there is one, no other file may be shown."""
         self._sink = sink
         self._abandon = abandon
-        self._lock = threading.Lock()  # guards the next three attributes, as another thread may abandon the Tail
-        self._writing = False
-        self._opening = False
+        self._lock = threading.Lock()  # guards the next two attributes, as another thread may abandon the Tail
+        self._pending = False  # whether a write or an open is pending that cannot be interrupted
         self._ended = False
         self._updating: set[LogReader] = set()  # files with an update that is not yet due
         self._prompt: LogReader | None = None  # the file whose prompt is the end of what is shown
@@ -127,34 +126,23 @@ class TailDestination:
             self._updating.add(feed)
 
     def _write(self, data: bytes) -> None:
-        with self._lock:
-            self._writing = True
-        try:
+        with nullcontext() if self._sink.interruptible else self.uninterruptible():
             self._sink.write(data, self._abandon)
-        finally:
-            with self._lock:
-                self._writing = False
-        if self._ended:  # `end_if_stuck` has set it meanwhile
-            raise Canceled(0)
 
     @contextmanager
-    def opening(self) -> Iterator[None]:
-        """Let `end_if_stuck` end the Tail while its thread opens a file.
-
-        A dead file server may never answer the open.
+    def uninterruptible(self) -> Iterator[None]:
+        """Let `end_if_stuck` end the Tail during a write, or during an open, which a dead file server may never answer.
 
         Raises:
-            Canceled: The Tail was abandoned before the open, or was ended during the open.
+            Canceled: The Tail was ended meanwhile.
         """
         with self._lock:
-            self._opening = True
+            self._pending = True
         try:
-            if self._abandon.is_set():  # because its callback may have run before
-                raise Canceled(0)
             yield
         finally:
             with self._lock:
-                self._opening = False
+                self._pending = False
             if self._ended:
                 raise Canceled(0)
 
@@ -164,8 +152,7 @@ class TailDestination:
         Thread-safe.
         """
         with self._lock:
-            pending = self._opening or (self._writing and not self._sink.interruptible)
-            stuck = pending and not self._ended
+            stuck = self._pending and not self._ended
             self._ended = self._ended or stuck
         return stuck
 
@@ -540,9 +527,8 @@ class Tail(pykka.ThreadingActor):
         self._warns = warns
         found = readers(sink, sources, line_filter, follow_writers=follows_writers, screen=screen, trimming=trimming)
         self._feeds = TailFiles(found)
-        self._lock = threading.Lock()  # guards the next two attributes, which other threads use, too
+        self._lock = threading.Lock()  # guards the next attribute, which other threads use, too
         self._changed: dict[LogReader, None] = {}
-        self._told = False
         self._ready: dict[LogReader, None] = {}  # readers that may have unread data, in turn
         self._pace = Pace()
         self._draining = False
@@ -642,7 +628,9 @@ class Tail(pykka.ThreadingActor):
 
     def _open_one(self, feed: LogReader) -> None:
         try:
-            with self._destination.opening():
+            with self._destination.uninterruptible():
+                if self._abandon.is_set():  # because its callback may have run before
+                    raise Canceled(0)  # noqa: TRY301 - the block tells the abandoning thread that it is in time
                 feed.open(partial(self._notice, feed))
         except Canceled:
             feed.close()  # the abandoning thread may have closed the reader before it was open
@@ -663,8 +651,8 @@ class Tail(pykka.ThreadingActor):
     def _notice(self, feed: LogReader) -> None:
         """Note that a file has changed; tell it once until the Tail looks. Called on the watching thread."""
         with self._lock:
+            known = bool(self._changed)
             self._changed[feed] = None
-            known, self._told = self._told, True
         if not known:
             self._wake()
 
@@ -719,7 +707,6 @@ class Tail(pykka.ThreadingActor):
         if self._changed and now_ns >= self._pace.due_ns and not self._draining:
             with self._lock:
                 changed, self._changed = self._changed, {}
-                self._told = False
             for feed in changed:
                 feed.changed = True
                 if feed.is_open:

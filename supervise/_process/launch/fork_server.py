@@ -340,8 +340,8 @@ class ForkServerChild(Process):
         try:
             seen = reading(self.pid)
         except OSError:  # such as EMFILE; the pid is in use until the server reports the reap
-            return not self._reaped and not self._notice.dead
-        return not self._reaped and seen is not None and seen.started == self._started and not seen.dead
+            return self._ended is None and not self._notice.dead
+        return self._ended is None and seen is not None and seen.started == self._started and not seen.dead
 
     def _knows_members(self) -> bool:
         return True
