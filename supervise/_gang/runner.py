@@ -19,7 +19,6 @@ from supervise._core.verdict import judge
 from supervise._gang import shutdown
 from supervise._gang.describe import EventEmitter, build_result, rank_end, start_error
 from supervise._gang.ranks import RankActors
-from supervise._gang.sweep import Sweep
 from supervise._gang.worker import Deliver, LookForStop, Release, ReportStuck, SuspendedAsAsked
 from supervise._process.containment import cgroup
 from supervise._record import replace
@@ -322,7 +321,7 @@ class GangRunner:
         self.events = EventEmitter(attempt)
         self._timers: dict[tuple[int, str, int | None], Timer] = {}
         """Number of a batch (0 for the gang), name, and number of a role (None for all) to the last timer."""
-        self._sweeps: dict[tuple[int, Containment], Sweep] = {}
+        self._sweeps: dict[tuple[int, Containment], shutdown.Sweep] = {}
         """Number of a batch (0 for the gang) and containment to the running sweep."""
         self._health: RankHealth | None = None
         if spec.checks_health:
@@ -663,7 +662,7 @@ class GangRunner:
             ranks = action.ranks and frozenset(rank for rank in action.ranks if spec.of(rank).containment == kind)
             if ranks != frozenset() and (contained.ends or self.events.listens()):
                 done = partial(self._swept, action.key, kind)
-                self._sweeps[action.key, kind] = sweep = Sweep(
+                self._sweeps[action.key, kind] = sweep = shutdown.Sweep(
                     self._loop, contained, end=contained.ends, timeout_s=timeout_s, skip=skip, ranks=ranks, done=done
                 )
                 sweep.begin()  # `done` is called in a later turn of the loop, when all sweeps have begun
