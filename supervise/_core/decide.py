@@ -235,8 +235,7 @@ def _after_end(gang: Gang, local_rank: int, decision: Decision) -> None:
 def _ended_in_start(gang: Gang, local_rank: int, decision: Decision) -> None:
     """Handle a rank that ended before all ranks were ready. The start does not wait for this rank any more."""
     rank = gang.ranks[local_rank]
-    assert rank.end is not None  # noqa: S101 - the caller has set it
-    if not gang.failed(rank.end):
+    if rank.end is None or not gang.failed(rank.end):
         return
     harmless = rank.kind == "temporary" and rank.ready and gang.policy is not None
     if gang.attempt or harmless:

@@ -17,7 +17,6 @@ from supervise._files import closing, open_folder
 from supervise._gang.describe import EventEmitter, Hung
 from supervise._gang.notify_sockets import NotifySockets, RankNotes, Told
 from supervise._printable import ending, one_line
-from supervise._record import NamedTuple
 from supervise._settings import WORDS
 from supervise.errors import SuperviseError
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from supervise._runtime.future import Reply
     from supervise._runtime.loop import Loop, Timer
     from supervise._runtime.shell import Subscribers
-    from supervise.messages import WorkerExited, WorkerStarted
     from supervise.stacks import RankStacks
     from supervise.watchdog import HangTier, Watchdog
 
@@ -66,26 +64,6 @@ class Host(Protocol):
 _MOST_TRIGGERS = 10
 _BETWEEN_TRIGGERS_NS = 1_000_000_000
 """Minimum time between two reports that a rank itself requests. So a rank cannot flood its host."""
-
-
-class _Triggered(NamedTuple):
-    """The last report that a rank itself has requested."""
-
-    life: tuple[int, int | None] | None
-    """Number of the rank's life, and its last heartbeat."""
-    at_ns: int
-    number: int
-
-
-class _Growth(NamedTuple):
-    """A check of the logs of a rank."""
-
-    found: tuple[tuple[int, int], ...]
-    """Size and modification time (ns of the wall clock) of each."""
-    at_ns: int | None
-    """When the rank last wrote to them; None if they have been empty so far."""
-    seen_ns: int
-    """Time of the check."""
 
 
 class _Tier:
@@ -144,14 +122,21 @@ class HangWatch:
         self._sockets = sockets
         self._ready_ns: dict[int, int] = {}
         """Rank to the time at which its present life became ready. Only for ranks with a condition of readiness."""
-        self._grown: dict[int, _Growth] = {}
-        """Rank to the last check of its logs."""
+        self._grown: dict[int, tuple[list[tuple[int, int]], int | None, int]] = {}
+        """Rank to the last check of its logs.
+
+        It is the size and the modification time (ns of the wall clock) of each; when the rank last wrote to them, None
+        if they have been empty so far; and the time of the check.
+        """
         self._held: set[int] = set()
         """The ranks that were suspended or traced at the last check."""
         self._dropped: dict[int, int] = {}
         """Rank to the number of dropped datagrams of its life at the last check of heartbeats."""
-        self._triggered: dict[int, _Triggered] = {}
-        """Rank to the last report that it requested by ``WATCHDOG=trigger``."""
+        self._triggered: dict[int, tuple[tuple[int, int | None] | None, int, int]] = {}
+        """Rank to the last report that it requested by ``WATCHDOG=trigger``.
+
+        It is the number of the rank's life with its last heartbeat, the time, and the number of reports so far.
+        """
         together = gang.strategy != "one_for_one"
         self._unheard_s = watchdog.heartbeat_timeout_s
         """The deadline of heartbeats; None after the report that no rank has sent one."""
@@ -188,10 +173,10 @@ class HangWatch:
         """Report a rank that requests it. Until the rank's next heartbeat, ignore further requests."""
         now_ns, beat_ns = time.monotonic_ns(), self._sockets.state(rank).beat_ns
         life = (self._gang.ranks[rank].attempt, beat_ns)
-        last = self._triggered.get(rank) or _Triggered(None, 0, 0)
-        floods = last.number >= _MOST_TRIGGERS and now_ns - last.at_ns < _BETWEEN_TRIGGERS_NS
-        if self._is_watched(rank) and life != last.life and not floods:
-            self._triggered[rank] = _Triggered(life, now_ns, last.number + 1)
+        last_life, last_ns, number = self._triggered.get(rank, (None, 0, 0))
+        floods = number >= _MOST_TRIGGERS and now_ns - last_ns < _BETWEEN_TRIGGERS_NS
+        if self._is_watched(rank) and life != last_life and not floods:
+            self._triggered[rank] = life, now_ns, number + 1
             at_ns = beat_ns or self._ready_ns.get(rank) or self._gang.ranks[rank].started_ns
             self.report("heartbeat", rank, now_ns - at_ns)
             for tier in self._tiers:
@@ -472,13 +457,12 @@ class HangWatch:
             with contextlib.suppress(OSError):
                 stat = os.stat(path)
                 found.append((stat.st_size, stat.st_mtime_ns))
-        before = self._grown.get(rank) or _Growth((), None, self._gang.ranks[rank].started_ns)
-        at_ns = before.at_ns
-        if tuple(found) != before.found and (at_ns is not None or any(size for size, _ in found)):
+        before, at_ns, seen_ns = self._grown.get(rank) or ([], None, self._gang.ranks[rank].started_ns)
+        if found != before and (at_ns is not None or any(size for size, _ in found)):
             # Not before the last check: file times are those of the wall clock, which can be set
             written_ns = now_ns - now_wall_ns + max((mtime_ns for _, mtime_ns in found), default=now_wall_ns)
-            at_ns = min(now_ns, max(written_ns, before.seen_ns))
-        self._grown[rank] = _Growth(tuple(found), at_ns, now_ns)
+            at_ns = min(now_ns, max(written_ns, seen_ns))
+        self._grown[rank] = found, at_ns, now_ns
         return at_ns
 
     # Excuses
@@ -652,7 +636,7 @@ class RankHealth:
         """Rank to the probes of its present life."""
         self._threads: list[threading.Thread] = []  # of canceled probes by commands, whose processes they reap
 
-    def started(self, fact: WorkerStarted) -> None:
+    def started(self, fact: say.WorkerStarted) -> None:
         """Read the socket of a rank whose process runs, and limit the time until the rank is ready."""
         rank, part = fact.local_rank, self._spec.of(fact.local_rank)
         self.sockets.launched(rank, fact.pid, awaits_ready="notify" in part.ready)
@@ -668,7 +652,7 @@ class RankHealth:
         else:
             self._begin_alive(rank)
 
-    def exited(self, end: WorkerExited) -> RankNotes:
+    def exited(self, end: say.WorkerExited) -> RankNotes:
         """Handle what precedes the exit of a rank and what the core does not know yet: hangs, datagrams, readiness.
 
         Return the last reports of the rank.
