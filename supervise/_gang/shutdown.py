@@ -1,4 +1,4 @@
-"""The ends of processes without their Workers: the sweep of escaped processes, and the shutdown that nobody requests.
+"""The ends of processes without their Workers: the sweep of escaped processes, and shutdowns that no caller requests.
 
 After a crash of a handler: kill, reap, sweep, then report. At the interpreter's exit: close the gangs that are alive.
 In a forked child: remove them.
