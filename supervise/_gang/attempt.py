@@ -268,14 +268,6 @@ class Attempt:
             name: list(sources_of(self.spec, {rank: paths[rank]})) for name, paths in shown.items() if rank in paths
         }
 
-    def again(self, number: int, left_out: frozenset[int]) -> Attempt:
-        """Return a later attempt of the same gang, without the ranks in `left_out`; see `make_attempt`."""
-        return make_attempt(self.spec, number, left_out, self.dest)
-
-    def new_files(self) -> LogsDest:
-        """Return the log paths of the ranks that this attempt starts."""
-        return of_ranks(self.dest, set(range(self.nprocs)) - self.left_out)
-
     def close(self) -> None:
         """Release what `release` does, and the descriptors that ranks inherit, because no attempt follows."""
         self.release()
@@ -540,7 +532,7 @@ def _launcher(
     own = {**attempt.envs[rank], **contained.env(rank)}
     if spec.notifies:
         attempt.addresses[rank] = address = new_address()
-        own |= variables(address, spec.heartbeat_timeout_s)
+        own |= variables(address, None if spec.watchdog is None else spec.watchdog.heartbeat_timeout_s)
     sockets = spec.inherited.sockets.get(part.name, {}) if spec.inherited is not None else {}
     if sockets:  # LISTEN_PID is known only in the process
         own |= {"LISTEN_FDS": str(len(sockets)), "LISTEN_FDNAMES": ":".join(sockets.values())}

@@ -12,6 +12,7 @@ import pykka
 
 from supervise._core.steps import TailsStarted
 from supervise._files import make_ready, no_room, size_of
+from supervise._gang.attempt import Attempt, TailSpec, of_ranks
 from supervise._gang.rank_spec import held_by_rank
 from supervise._gang.worker import Deliver, Launch, LookForStop, Release, ReportStuck, Worker, recorded_ns
 from supervise._process.exits.leader import ExitSlots
@@ -21,7 +22,6 @@ from supervise.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from supervise._gang.attempt import Attempt, TailSpec
     from supervise._gang.describe import EventEmitter
     from supervise._gang.notify_sockets import NotifySockets
     from supervise._gang.tail import Tail
@@ -99,7 +99,7 @@ class RankActors:
         if not self._roomy:  # not in the handler above: its error must not be the context of another one
             spare = limits.check_open_files(attempt.nprocs, each=each, shown=shown)
         attempt.line.keeps = spare >= 2 * attempt.nprocs  # half of the spare descriptors stay free for the application
-        make_ready(attempt.new_files())
+        make_ready(of_ranks(attempt.dest, set(range(attempt.nprocs)) - attempt.left_out))
         try:
             for rank in range(attempt.nprocs) if self._trimming is not None else ():
                 self._begin_trimming(rank)

@@ -17,6 +17,7 @@ from supervise._core.model import Gang
 from supervise._core.strategy import role_of
 from supervise._core.verdict import judge
 from supervise._gang import shutdown
+from supervise._gang.attempt import Attempt, make_attempt
 from supervise._gang.describe import EventEmitter, build_result, rank_end, start_error
 from supervise._gang.ranks import RankActors
 from supervise._gang.worker import Deliver, LookForStop, Release, ReportStuck, SuspendedAsAsked
@@ -32,7 +33,6 @@ from supervise.result import RankEnd, RankRestart, RunProcsResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from supervise._gang.attempt import Attempt
     from supervise._gang.health import RankHealth
     from supervise._gang.notify_sockets import RankNotes
     from supervise._gang.spec import GangSpec
@@ -735,7 +735,7 @@ class GangRunner:
         self.ranks.dismiss()
         made: RankActors | None = None
         try:
-            attempt = self.attempt.again(self.gang.attempt, self.gang.left_out)
+            attempt = make_attempt(self.attempt.spec, self.gang.attempt, self.gang.left_out, self.attempt.dest)
             self.subscribers.begin_anew()
             self.events.begin(attempt)
             self._use(attempt)

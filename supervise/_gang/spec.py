@@ -206,11 +206,6 @@ class GangSpec:
         if self.inherited is not None:
             (self.inherited.close if stdin else self.inherited.close_sockets)()
 
-    @property
-    def heartbeat_timeout_s(self) -> float | None:
-        """Seconds within which each rank must send a heartbeat; None if it need not."""
-        return self.watchdog.heartbeat_timeout_s if self.watchdog is not None else None
-
     def of(self, local_rank: int) -> RankSpec:
         """Return the settings of the role of a rank."""
         return self.parts[self.role_of[local_rank] if self.role_of else 0]

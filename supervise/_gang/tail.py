@@ -62,11 +62,6 @@ class TailDestination:
         self._prompt: LogReader | None = None  # the file whose prompt is the end of what is shown
         self._unfinished = False  # the last line ended without a newline
 
-    @property
-    def is_console(self) -> bool:
-        """Whether the sink is a console."""
-        return self._sink.is_console
-
     def show(self, feed: LogReader, chunk: bytes, now_ns: int) -> None:
         """Show the lines that the next chunk of a file completes.
 
@@ -524,7 +519,7 @@ class Tail(pykka.ThreadingActor):
             else ScreenDestination(sink, self._abandon, screen)
         )
         self._on_error = on_error
-        self._warns = warns
+        self._warns = warns and sink.is_console
         found = readers(sink, sources, line_filter, follow_writers=follows_writers, screen=screen, trimming=trimming)
         self._feeds = TailFiles(found)
         self._lock = threading.Lock()  # guards the next attribute, which other threads use, too
@@ -764,7 +759,7 @@ class Tail(pykka.ThreadingActor):
         self._ready[feed] = None
         if not feed.was_truncated:
             self._report(feed.path, OSError(errno.ESTALE, WRITTEN_OVER, feed.path))
-            if self._warns and self._destination.is_console:
+            if self._warns:
                 say_at_last(f"{feed.path}: {WRITTEN_OVER}", logging.WARNING)
         feed.start_again()
 

@@ -168,6 +168,12 @@ class Process:
     descriptors.
     """
 
+    _by_members: bool = False
+    """Whether to signal each member of the group separately also before the reap is known.
+
+    After the reap, a new group may have the number.
+    """
+
     def __init__(self, pid: int, notice: Pidfd | ExitThread, *, execs: bool = True, keep: Any = None) -> None:
         """Take over a process that is not reaped yet.
 
@@ -301,7 +307,7 @@ class Process:
             send = self._notice.send
             return spared or send(sig, platform.PIDFD_SIGNAL_PROCESS_GROUP) or send(sig, 0)
         if not self._holds_number():
-            return self._knows_members() and self._signal_members(sig)
+            return (self._by_members or self._ended is not None) and self._signal_members(sig)
         try:
             os.killpg(self.pid, sig)
         except ProcessLookupError:  # the process has not called setsid yet
@@ -326,10 +332,6 @@ class Process:
         except ChildProcessError:
             return False
         return True
-
-    def _knows_members(self) -> bool:
-        """Return whether to signal each member of the group separately, because a new group may have the number."""
-        return self._ended is not None
 
     def _number_is_anothers(self) -> bool:
         """Return whether a new process has the pid of this one, which is reaped."""

@@ -259,6 +259,8 @@ class ServerStatus(OwnedFd):
 class ForkServerChild(Process):
     """A process that the fork server has forked."""
 
+    _by_members = True
+
     def __init__(self, pid: int, parent: ServerStatus) -> None:
         """Take over a process.
 
@@ -342,9 +344,6 @@ class ForkServerChild(Process):
         except OSError:  # such as EMFILE; the pid is in use until the server reports the reap
             return self._ended is None and not self._notice.dead
         return self._ended is None and seen is not None and seen.started == self._started and not seen.dead
-
-    def _knows_members(self) -> bool:
-        return True
 
     def _number_is_anothers(self) -> bool:
         seen = look(self.pid)
