@@ -456,10 +456,6 @@ class TailFiles:
                 self.end_at(message.sizes)
         return self._missed_bytes + sum(feed.remaining_bytes() for feed in self._feeds)
 
-    def let_go_of_watches(self) -> list[Watch]:
-        """Return the watches, which the caller must then end."""
-        return [watch for feed in self._feeds for watch in feed.let_go_of_watch()]
-
 
 class Tail(pykka.ThreadingActor):
     """Actor that shows files on one destination until the owner sends `Drain`. Then it sends the owner one `TailEnded`.
@@ -797,7 +793,7 @@ class Tail(pykka.ThreadingActor):
             for feed, limit_bytes in self._left.items():
                 feed.limit_bytes = min(limit_bytes, feed.size_bytes())
         remaining_bytes = self._feeds.remaining_bytes(self._inbox().messages())
-        watches = self._feeds.let_go_of_watches()
+        watches = [watch for feed in self._feeds for watch in feed.let_go_of_watch()]
         for feed in self._feeds:
             self._quietly(feed.close)
         self._quietly(self._abandon.close)
