@@ -8,7 +8,7 @@ from supervise._blame import Cause, put_dead_first
 from supervise._core.steps import Verdict
 
 if TYPE_CHECKING:
-    from supervise._core.model import Gang, Rank
+    from supervise._core.model import Gang
     from supervise.messages import WorkerExited
     from supervise.result import Outcome, Role
 
@@ -76,14 +76,9 @@ def _is_cause(gang: Gang, end: WorkerExited) -> bool:
         return False
     if rank.fault is not None:
         return True
-    return end.local_rank == gang.culprit or (_by_itself(rank, end, gang.reaped_ns) and gang.failed(end))
-
-
-def _by_itself(rank: Rank, end: WorkerExited, reaped_ns: int) -> bool:
-    if rank.told:
-        return False
-    raised_first = end.error_ns is not None and end.error_ns < reaped_ns  # recorded after the reap
-    return raised_first or rank.by_itself or rank.recorded_ns is not None
+    raised_first = end.error_ns is not None and end.error_ns < gang.reaped_ns  # recorded after the reap
+    by_itself = not rank.told and (raised_first or rank.by_itself or rank.recorded_ns is not None)
+    return end.local_rank == gang.culprit or (by_itself and gang.failed(end))
 
 
 def _with_unkillable(gang: Gang, causes: list[WorkerExited]) -> list[int]:

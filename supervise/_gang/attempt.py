@@ -16,8 +16,7 @@ from supervise._gang.rank_spec import RankSpec, naming
 from supervise._gang.spec import GangSpec
 from supervise._printable import as_prefix
 from supervise._process.containment.escapees import Contained
-from supervise._process.launch import limits
-from supervise._process.launch.posix_spawn import encoded, find
+from supervise._process.launch import limits, posix_spawn
 from supervise._process.launch.program import Launcher, LaunchSpec, ProgramLauncher, Streams
 from supervise._process.lifeline import Lifeline
 from supervise._record import NamedTuple, field, record
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from supervise._logs.sinks import Sink
     from supervise._process.launch.forks import Row
     from supervise._process.launch.function import Pickled
-    from supervise._process.launch.posix_spawn import FoundPrograms
 
 
 # Parts of a `LogsDest`: the log paths of some ranks
@@ -391,7 +389,7 @@ def _check_probes(spec: GangSpec, part: RankSpec) -> None:
         try:
             probe = parse(text, variables)
             if probe.kind == "exec":
-                find(probe.target[0], variables, part.cwd)
+                posix_spawn.find(probe.target[0], variables, part.cwd)
         except (ValueError, OSError) as error:
             name = "alive" if text == part.alive else "ready"
             why = f"{error.strerror}; give a program that exists" if isinstance(error, OSError) else error
@@ -430,7 +428,7 @@ def make_attempt(
         window=_WINDOWS.get(frozenset(methods), 1),
     )
     try:
-        found: FoundPrograms = {}  # for the first lives only, because a program may be replaced before a later one
+        found: posix_spawn.FoundPrograms = {}  # for the first lives only: a program may be replaced before a later one
         for part in spec.parts:
             environ, cwd = environ_of(spec, part), spec.cwd_of(part)
             attempt.launchers += [_launcher(attempt, part, rank, environ, cwd=cwd, found=found) for rank in part.ranks]
@@ -504,7 +502,7 @@ def _env(spec: GangSpec, env: Mapping[str, str], number: int) -> dict[str, str]:
 
 def environ_of(spec: GangSpec, part: RankSpec) -> Mapping[Any, Any]:
     """Return the host's environment in the form in which the launch of a rank of this role takes it."""
-    return encoded(spec.environ) if part.kind == "binary" else spec.environ
+    return posix_spawn.encoded(spec.environ) if part.kind == "binary" else spec.environ
 
 
 def _launcher(
@@ -514,7 +512,7 @@ def _launcher(
     environ: Mapping[Any, Any],
     *,
     cwd: str | None,
-    found: FoundPrograms | None = None,
+    found: posix_spawn.FoundPrograms | None = None,
 ) -> Launcher:
     spec, dest = attempt.spec, attempt.dest
     contained = attempt.contained[part.containment]
@@ -541,7 +539,7 @@ def _launcher(
         with naming(part.name):
             enter = contained.enter(rank)
     how = LaunchSpec(
-        env={**environ, **(encoded(own) if binary else own)},
+        env={**environ, **(posix_spawn.encoded(own) if binary else own)},
         cwd=cwd,
         streams=Streams(stdout=dest.stdouts[rank], stderr=dest.stderrs[rank]),
         stdin=spec.stdin.get(rank),

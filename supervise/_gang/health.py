@@ -537,10 +537,7 @@ def _write(folder: str, lines: list[str], found: Mapping[int, RankStacks]) -> st
         at = open_folder(folder)
     except OSError:
         return ""
-
-    def private(name: str, flags: int) -> int:
-        return os.open(name, flags, 0o600, dir_fd=at)
-
+    private = partial(os.open, mode=0o600, dir_fd=at)
     with closing(at):
         for number in itertools.count(1):
             name = f"stacks-{number}.txt"
