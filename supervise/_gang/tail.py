@@ -384,8 +384,8 @@ class TailFiles:
             return list(ready)
         return [feed for feed in ready if ready.keys().isdisjoint(self._before.get(feed, ()))]
 
-    def change(self, message: ChangeFiles) -> list[LogReader]:
-        """Add the readers of a rank's next life; return the readers to read from now.
+    def change(self, message: ChangeFiles) -> tuple[list[LogReader], Sequence[LogReader]]:
+        """Add the readers of a rank's next life; return the readers to read from now, and those to open now.
 
         The readers of the rank's past life end. If the life before the past one is not shown yet, the readers of the
         next life are opened only at their turn. So a slow destination costs descriptors for at most two lives of a
@@ -407,11 +407,7 @@ class TailFiles:
         for feed in past:
             if not self._is_readable(feed):
                 self.drop_if_past(feed)
-        return [feed for feed in (*past, *message.feeds) if self._is_readable(feed)]
-
-    def opens_at_its_turn(self, feed: LogReader) -> bool:
-        """Whether the file is to be opened at its first read."""
-        return feed in self._unopened
+        return [feed for feed in (*past, *message.feeds) if self._is_readable(feed)], () if late else message.feeds
 
     def take_its_turn(self, feed: LogReader) -> bool:
         """Return whether the file must be opened now, because its turn has come. The next call returns False."""
@@ -628,9 +624,9 @@ class Tail(pykka.ThreadingActor):
             raise
 
     def _change_files(self, message: ChangeFiles) -> None:
-        self._ready |= dict.fromkeys(self._feeds.change(message))
-        # Before a watch is given back, because the end of the last one ends the watching thread
-        self._open_files([feed for feed in message.feeds if not self._feeds.opens_at_its_turn(feed)])
+        to_read, to_open = self._feeds.change(message)
+        self._ready |= dict.fromkeys(to_read)
+        self._open_files(to_open)  # before a watch is given back: the end of the last one ends the watching thread
         self._step()
 
     def _open_late(self, feed: LogReader) -> None:
