@@ -386,8 +386,10 @@ class EventEmitter:
                 return []
             case steps.WorkerFailedToStart():
                 kind, number = type(fact.error).__name__, getattr(fact.error, "errno", None)
-                life = {} if fact.attempt is None else {"attempt": fact.attempt}
-                return [self._start_failed(fact.local_rank, kind, text_of(fact.error), number, **life)]
+                event = self._start_failed(fact.local_rank, kind, text_of(fact.error), number)
+                if fact.attempt is not None:
+                    event.fields["attempt"] = fact.attempt
+                return [event]
             case steps.WorkerUnkillable():
                 fields = {"pid": fact.pid, "state": fact.state}
                 return [self._rank("supervise.process.unkillable", "error", fact.local_rank, **fields)]
@@ -437,7 +439,7 @@ class EventEmitter:
             start_duration_s=_seconds(fact.started_ns, now_ns),
         )
 
-    def _start_failed(self, local_rank: int, kind: str, message: str, number: int | None = None, **life: int) -> Event:
+    def _start_failed(self, local_rank: int, kind: str, message: str, number: int | None = None) -> Event:
         return self._rank(
             "supervise.process.start_failed",
             self._failed_level,
@@ -445,7 +447,6 @@ class EventEmitter:
             exception_type=kind,
             exception_message=message,
             errno=number,
-            **life,
         )
 
     def _hung(self, fact: Hung) -> Event:

@@ -432,12 +432,16 @@ def _run(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: Sequence
             listen=how.listen,
         )
         if pidfd == posix_spawn.UNARMED:
-            # The first step. Until it is done, the process would outlive the host
-            with contextlib.suppress(ProcessLookupError):  # reaped by other code already
-                lifeline.arm(read_end, pid)
+            _arm(read_end, pid)
         return hold(pid, pidfd=-1 if pidfd < 0 else pidfd)
     finally:
         close(out, err)
+
+
+def _arm(read_end: int, pid: int) -> None:
+    """Arm the lifeline as the first step. Until this step, the process would outlive the host."""
+    with contextlib.suppress(ProcessLookupError):  # reaped by other code already
+        lifeline.arm(read_end, pid)
 
 
 def hold(pid: int, keep: object = None, *, execs: bool = True, pidfd: int = -1) -> Process:
