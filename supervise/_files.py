@@ -485,21 +485,19 @@ def move_aside(path: str) -> bool:
     except OSError:  # `open_folder` raises it
         pass
     folder, name = os.path.split(path)
-    at = open_folder(folder)
-    try:
-        found = os.lstat(name, dir_fd=at)
-        if not stat.S_ISREG(found.st_mode) or not (found.st_size or is_mark(found)):
-            return True
-        number = 1
-        while _exists(f"{name}.{number}", at):
-            number += 1
-        os.rename(name, f"{name}.{number}", src_dir_fd=at, dst_dir_fd=at)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from error
-    finally:
-        os.close(at)
+    with closing(open_folder(folder)) as at:
+        try:
+            found = os.lstat(name, dir_fd=at)
+            if not stat.S_ISREG(found.st_mode) or not (found.st_size or is_mark(found)):
+                return True
+            number = 1
+            while _exists(f"{name}.{number}", at):
+                number += 1
+            os.rename(name, f"{name}.{number}", src_dir_fd=at, dst_dir_fd=at)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
     return True
 
 

@@ -338,10 +338,9 @@ def _no_files(envs: dict[int, dict[str, str]]) -> LogsDest:
 
 def _check_log_dir(path: str) -> None:
     """Create the folder if it is missing; raise if it is not writable."""
-    if os.path.isfile(path):
-        raise NotADirectoryError(f"log_dir: {path} is a file")
     if os.path.exists(path) and not os.path.isdir(path):
-        raise NotADirectoryError(f"log_dir: {path} is not a directory")
+        what = "a file" if os.path.isfile(path) else "not a directory"
+        raise NotADirectoryError(f"log_dir: {path} is {what}")
     _make_private_dirs(path)
     if not accessible(path, os.W_OK | os.X_OK):
         import errno

@@ -114,15 +114,18 @@ def _kill_ranks(gang: Gang, batch: Batch, ranks: set[int], decision: Decision) -
 
 def _send(ranks: set[int], sig: Signals, decision: Decision) -> None:
     if ranks:
-        decision.do(steps.SendSignal(ranks=frozenset(ranks), sig=sig, escalation=int(sig == Signals.SIGKILL)))
+        decision.do(steps.SendSignal(ranks=frozenset(ranks), sig=sig))
 
 
-def hurry(gang: Gang, batch: Batch, event: steps.CloseAsked, decision: Decision) -> None:
-    """Shorten the grace if a further close requests a shorter one. A close by SIGKILL ends the grace at once.
+def _hurry(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
+    """Shorten the grace of the stop, and the drain, if a further close requests a shorter one.
 
-    A stop in turn goes on in its order after a further close that does not limit the whole stop sooner. Otherwise all
-    remaining roles are signaled at once.
+    A close by SIGKILL ends the grace at once. A stop in turn goes on in its order after a further close that does not
+    limit the whole stop sooner. Otherwise all remaining roles are signaled at once.
     """
+    batch = gang.stop
+    if gang.drain.begun:
+        decision.do(drain_timer(event.timeout_s))
     timeout_s, longest_s = event.timeout_s, batch.timeout_s
     if batch.order in OF_EACH:
         longest_s = max(longest_s, *gang.graces_s.values(), 0.0)
@@ -309,7 +312,6 @@ def enqueue(gang: Gang, number: int, decision: Decision) -> None:
 
 def launch(gang: Gang, decision: Decision) -> None:
     """Launch each rank of the queue that may be launched. The first lives of an attempt begin with the attempt."""
-    gang.launched = True
     for role, waiting in enumerate(gang.queue):
         while waiting and gang.may_launch(role):
             local_rank = next(iter(waiting))
@@ -332,16 +334,14 @@ def _relaunch(gang: Gang, local_rank: int, decision: Decision) -> None:
     decision.do(steps.RelaunchRank(local_rank=local_rank, attempt=rank.attempt))
 
 
-def ready(gang: Gang, local_rank: int, decision: Decision) -> None:
-    """Answer the requests that wait for this rank, of which a later life is ready."""
-    answer(gang, [local_rank], decision, "restart")
-
-
 # The requests for these ranks
 
 
-def answer(gang: Gang, ranks: Iterable[int], decision: Decision, kind: str) -> None:
-    """Remove these ranks from the requests of this kind. Answer each request that waits for no other rank."""
+def answer(gang: Gang, ranks: Iterable[int], decision: Decision, kind: steps.AskKind) -> None:
+    """Remove these ranks, which are ready or down, from the requests to restart or to terminate them.
+
+    Answer each request that waits for no other rank.
+    """
     for key, ask in list(gang.asks.items()):
         if ask.kind == kind:
             ask.pending.difference_update(ranks)
@@ -371,15 +371,11 @@ _MIN_DRAIN_S = 1.0
 
 def stop_gang(gang: Gang, reason: steps.Reason, decision: Decision) -> None:
     """Stop the gang because of a failure, with its full grace."""
-    _stop_all(gang, _own_close(gang, reason), decision)
+    _stop_all(gang, own_close(gang, reason), decision)
 
 
-def time_out(gang: Gang, decision: Decision) -> None:
-    """End the gang because its timeout has expired."""
-    close(gang, _own_close(gang, "timeout"), decision)
-
-
-def _own_close(gang: Gang, reason: steps.Reason) -> steps.CloseAsked:
+def own_close(gang: Gang, reason: steps.Reason) -> steps.CloseAsked:
+    """Return the close for an end that the gang itself decides."""
     order = own_order(gang)
     return steps.CloseAsked(death_sig=gang.stop_signal, timeout_s=gang.grace_s, reason=reason, order=order)
 
@@ -484,12 +480,6 @@ def drain_leftovers(gang: Gang, decision: Decision) -> None:
 def drain_timer(timeout_s: float) -> steps.SetTimer:
     """Return the action that bounds the drain."""
     return steps.SetTimer(name="drain", delay_s=max(timeout_s, _MIN_DRAIN_S), only_sooner=True)
-
-
-def _hurry(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
-    if gang.drain.begun:
-        decision.do(drain_timer(event.timeout_s))
-    hurry(gang, gang.stop, event, decision)
 
 
 def all_reaped(gang: Gang, event: steps.AllReaped, decision: Decision) -> None:

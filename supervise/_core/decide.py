@@ -67,10 +67,23 @@ def decide(gang: Gang, event: Event) -> Decision:  # noqa: C901, PLR0912, PLR091
                 gang.stop.state = "swept"
         case steps.RanksAsked():
             _asked(gang, event, decision)
-        case steps.TimerExpired():
-            _timer_expired(gang, event, decision)
+        case steps.TimerExpired(name="grace" | "kill"):
+            batches.timer_expired(gang, event, decision)
+        case steps.TimerExpired(name="drain"):
+            if (gang.drain.begun and gang.drain.pending) or (gang.drain.last and gang.drain.lasting):
+                decision.do(steps.AbandonTails())
+        case steps.TimerExpired(name="backoff", key=0):
+            _next_attempt(gang, decision)
+        case steps.TimerExpired(name="backoff"):
+            batches.enqueue(gang, event.key, decision)
+        case steps.TimerExpired(name="deadline"):
+            _cancel_restart(gang, "timeout")
+            batches.close(gang, batches.own_close(gang, "timeout"), decision)
         case steps.ValuesLoaded():
-            _values_loaded(gang, event)
+            gang.drain.values = False
+            for local_rank, complaint in event.complaints.items():
+                rank = gang.ranks[local_rank]
+                rank.end = rank.end and replace(rank.end, complaint=complaint)
         case steps.TailsStarted():
             gang.drain.tails, gang.drain.values = event.tails, event.values
         case steps.StartAsked():
@@ -78,10 +91,10 @@ def decide(gang: Gang, event: Event) -> Decision:  # noqa: C901, PLR0912, PLR091
                 gang.phase = "starting"
                 batches.launch(gang, decision)
         case steps.Assembled():
-            if gang.phase == "starting" and not gang.launched:
+            if gang.phase == "starting":
                 batches.launch(gang, decision)
         case steps.NotAssembled():
-            if gang.phase in ("starting", "stopping") and not gang.launched:
+            if gang.phase in ("starting", "stopping"):
                 _not_assembled(gang, event, decision)
         case steps.CloseAsked():
             _cancel_restart(gang, event.reason)
@@ -91,29 +104,14 @@ def decide(gang: Gang, event: Event) -> Decision:  # noqa: C901, PLR0912, PLR091
             if gang.phase == "running":
                 _heed_all(gang, decision)
         case steps.PeersStopped():
-            _excuse(gang, event)
+            for rank in (gang.ranks[local_rank] for local_rank in event.ranks):
+                rank.excused_ns = event.at_ns if rank.excused_ns is None else rank.excused_ns
         case steps.AllReaped():
             batches.all_reaped(gang, event, decision)
         case _:
             raise TypeError(f"unknown event: {event!r}")
     _settle(gang, decision)
     return decision
-
-
-def _timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) -> None:
-    match event.name:
-        case "grace" | "kill":
-            batches.timer_expired(gang, event, decision)
-        case "drain":
-            if (gang.drain.begun and gang.drain.pending) or (gang.drain.last and gang.drain.lasting):
-                decision.do(steps.AbandonTails())
-        case "backoff" if event.key:
-            batches.enqueue(gang, event.key, decision)
-        case "backoff":
-            _next_attempt(gang, decision)
-        case "deadline":
-            _cancel_restart(gang, "timeout")
-            batches.time_out(gang, decision)
 
 
 # The life of a rank
@@ -130,7 +128,7 @@ def _started(gang: Gang, event: say.WorkerStarted, decision: Decision) -> None:
     batches.signal_started(gang, event.local_rank, decision)
     if gang.phase == "running":
         if rank.ready and event.local_rank not in gang.batch_of:
-            batches.ready(gang, event.local_rank, decision)
+            batches.answer(gang, [event.local_rank], decision, "restart")
         batches.launch(gang, decision)
 
 
@@ -144,7 +142,7 @@ def _ready(gang: Gang, event: steps.RankReady, decision: Decision) -> None:
         return
     decision.tell(event)
     if gang.phase == "running":
-        batches.ready(gang, event.local_rank, decision)
+        batches.answer(gang, [event.local_rank], decision, "restart")
     batches.launch(gang, decision)
 
 
@@ -194,7 +192,7 @@ def _failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision: Dec
 def _not_assembled(gang: Gang, event: steps.NotAssembled, decision: Decision) -> None:
     """Treat an attempt that has no files or actors like a failed launch of the first rank that restarts."""
     local_rank = next(number for number in range(gang.nprocs) if not gang.is_left_out(number))
-    gang.launched, gang.stop.state = True, "swept"  # no process was started since the last sweep
+    gang.stop.state = "swept"  # no process was started since the last sweep
     _failed_to_start(gang, steps.WorkerFailedToStart(local_rank, event.error, event.at_ns, gang.attempt), decision)
 
 
@@ -237,8 +235,7 @@ def _after_end(gang: Gang, local_rank: int, decision: Decision) -> None:
 def _ended_in_start(gang: Gang, local_rank: int, decision: Decision) -> None:
     """Handle a rank that ended before all ranks were ready. The start does not wait for this rank any more."""
     rank = gang.ranks[local_rank]
-    assert rank.end is not None  # noqa: S101 - the caller has set it
-    if not gang.failed(rank.end):
+    if rank.end is None or not gang.failed(rank.end):
         return
     harmless = rank.kind == "temporary" and rank.ready and gang.policy is not None
     if gang.attempt or harmless:
@@ -256,19 +253,6 @@ def by_itself(gang: Gang, event: say.WorkerExited) -> bool:
     if excused_ns is not None and event.ended_ns >= excused_ns:
         return False
     return not gang.stop.signaled or event.ended_ns < gang.reaped_ns
-
-
-def _excuse(gang: Gang, event: steps.PeersStopped) -> None:
-    for local_rank in event.ranks:
-        rank = gang.ranks[local_rank]
-        rank.excused_ns = event.at_ns if rank.excused_ns is None else rank.excused_ns
-
-
-def _values_loaded(gang: Gang, event: steps.ValuesLoaded) -> None:
-    gang.drain.values = False
-    for local_rank, complaint in event.complaints.items():
-        rank = gang.ranks[local_rank]
-        rank.end = rank.end and replace(rank.end, complaint=complaint)
 
 
 def _heed_all(gang: Gang, decision: Decision) -> None:

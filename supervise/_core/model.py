@@ -299,8 +299,6 @@ class Gang:
 
         If so, no restart follows, and the drain is bounded.
         """
-        self.launched = False
-        """Whether the launch of the attempt's ranks has begun, or has failed."""
         self.start_failure: WorkerFailedToStart | StartFailed | None = None
         """The reason why the start has failed."""
         down: dict[int, None] = {}

@@ -239,7 +239,6 @@ class SendSignal(NamedTuple):
 
     ranks: frozenset[int]
     sig: Signals
-    escalation: int
 
 
 class ReleaseRanks(NamedTuple):
@@ -306,11 +305,9 @@ class Verdict(NamedTuple):
     blamed: tuple[int, ...]
     """The ranks to list as failures.
 
-    These are the causes, the root cause first. Without a cause: after a close, the ranks that it cut short and that did
-    not exit with code 0; after a timeout, all ranks that it cut short.
+    If the outcome is ``failed``, these are the causes, the root cause first. Otherwise, they were stopped: after a
+    close, the ranks that it cut short and that did not exit with code 0; after a timeout, all ranks that it cut short.
     """
-    kind: Literal["cause", "stopped"]
-    """Whether the blamed ranks are causes (``cause``), or were stopped (``stopped``)."""
 
 
 class AnnounceRestart(NamedTuple):

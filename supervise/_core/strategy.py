@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from supervise._core import steps
-    from supervise._core.model import Gang, Rank
+    from supervise._core.model import Gang
     from supervise._core.steps import Decision
     from supervise.messages import WorkerExited
     from supervise.restarts import RestartPolicy
@@ -30,7 +30,7 @@ def heed(gang: Gang, local_rank: int, decision: Decision) -> None:
     if gang.policy is None:
         if gang.failed(rank.end):
             _stop_peers(gang, local_rank, decision)
-    elif _wants_restart(gang, rank, rank.end):
+    elif rank.kind == "permanent" or (rank.kind == "transient" and gang.failed(rank.end)):
         _restart(gang, gang.policy, local_rank, rank.end, decision)
     if gang.phase in ("starting", "running") and local_rank not in gang.batch_of:
         batches.fail_asks(gang, {local_rank}, decision, batches.FAILED, begun=True)
@@ -41,12 +41,6 @@ def heed(gang: Gang, local_rank: int, decision: Decision) -> None:
 def _concerned(gang: Gang, local_rank: int) -> Iterable[int]:
     """Return the ranks that will not become ready because of the failure of a rank: in a start, which is over, all."""
     return range(gang.nprocs) if gang.phase == "starting" else (local_rank,)
-
-
-def _wants_restart(gang: Gang, rank: Rank, end: WorkerExited) -> bool:
-    if rank.kind == "temporary":
-        return False
-    return rank.kind == "permanent" or gang.failed(end)
 
 
 def _stop_peers(gang: Gang, local_rank: int, decision: Decision) -> None:
@@ -63,10 +57,10 @@ def _stop_peers(gang: Gang, local_rank: int, decision: Decision) -> None:
 
 
 def _alive_above(gang: Gang, local_rank: int) -> list[int]:
-    return [rank for rank in gang.following(local_rank) if gang.lives(rank) or is_to_start(gang, rank)]
+    return [rank for rank in gang.following(local_rank) if gang.lives(rank) or _is_to_start(gang, rank)]
 
 
-def is_to_start(gang: Gang, local_rank: int) -> bool:
+def _is_to_start(gang: Gang, local_rank: int) -> bool:
     """Return whether a rank waits for its next life, or is in a batch."""
     return gang.is_queued(local_rank) or local_rank in gang.batch_of
 
@@ -146,7 +140,8 @@ def stop_idle(gang: Gang, decision: Decision) -> None:
     """
     if gang.phase != "running" or len(gang.running) + len(gang.starting) > len(gang.services):
         return
-    left = [rank for rank in range(gang.nprocs) if _goes_on(gang, rank)]
+    going_on = gang.running | gang.starting
+    left = [rank for rank in range(gang.nprocs) if rank in going_on or _is_to_start(gang, rank)]
     if not left or any(rank not in gang.services for rank in left):
         return
     roles = {gang.role_of[rank] for rank in left}
@@ -157,7 +152,3 @@ def stop_idle(gang: Gang, decision: Decision) -> None:
             gang.ranks[rank].dismissed = True
         if serving:  # otherwise all of them are being stopped
             batches.stop_for_good(gang, ranks, decision)
-
-
-def _goes_on(gang: Gang, local_rank: int) -> bool:
-    return local_rank in gang.running or local_rank in gang.starting or is_to_start(gang, local_rank)

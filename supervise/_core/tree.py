@@ -326,11 +326,9 @@ def _set_of(tree: Tree, cause: Child) -> list[Child]:
 
 def _will_start(child: Child) -> bool:
     """Return whether the next step of this child is a start, unless another event intervenes."""
-    return child.state in ("waiting", "backoff") or (child.state in ALIVE and _leaves(child, "waiting"))
-
-
-def _leaves(child: Child, then: str) -> bool:
-    return (child.doomed or child.state == "stopping") and child.then == then
+    return child.state in ("waiting", "backoff") or (
+        child.then == "waiting" and (child.state == "stopping" or (child.doomed and child.state in ALIVE))
+    )
 
 
 def _gone(tree: Tree, child: Child, actions: list[Action]) -> None:

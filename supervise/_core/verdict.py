@@ -8,7 +8,7 @@ from supervise._blame import Cause, put_dead_first
 from supervise._core.steps import Verdict
 
 if TYPE_CHECKING:
-    from supervise._core.model import Gang, Rank
+    from supervise._core.model import Gang
     from supervise.messages import WorkerExited
     from supervise.result import Outcome, Role
 
@@ -36,19 +36,19 @@ def judge(gang: Gang) -> Verdict:
     if ranks := _with_unkillable(gang, causes):
         roles |= dict.fromkeys(ranks, "concurrent_failure")
         roles[ranks[0]] = "root_cause"
-        return Verdict(outcome="failed", roles=roles, blamed=tuple(ranks), kind="cause")
+        return Verdict(outcome="failed", roles=roles, blamed=tuple(ranks))
     unfinished = tuple([rank for rank in range(gang.nprocs) if not _is_over(gang, rank, roles.get(rank))])
     if gang.stop.reason is None or not unfinished:
         outcome: Outcome = "stopped" if "finished" not in roles.values() and not unfinished else "succeeded"
-        return Verdict(outcome=outcome, roles=roles, blamed=(), kind="cause")
+        return Verdict(outcome=outcome, roles=roles, blamed=())
     if gang.stop.reason == "timeout":  # the caller did not request the end, so even a clean exit is not a success
-        return Verdict(outcome="timed_out", roles=roles, blamed=unfinished, kind="stopped")
+        return Verdict(outcome="timed_out", roles=roles, blamed=unfinished)
     # A rank that a close cut short is clean if it exited with code 0 and lost no return value
     clean = {
         end.local_rank for end in gang.ends if end.exitcode == 0 and not (end.has_value and end.complaint is not None)
     }
     blamed = tuple([rank for rank in unfinished if rank not in clean])
-    return Verdict(outcome="stopped", roles=roles, blamed=blamed, kind="stopped")
+    return Verdict(outcome="stopped", roles=roles, blamed=blamed)
 
 
 def _is_over(gang: Gang, local_rank: int, role: Role | None) -> bool:
@@ -76,14 +76,9 @@ def _is_cause(gang: Gang, end: WorkerExited) -> bool:
         return False
     if rank.fault is not None:
         return True
-    return end.local_rank == gang.culprit or (_by_itself(rank, end, gang.reaped_ns) and gang.failed(end))
-
-
-def _by_itself(rank: Rank, end: WorkerExited, reaped_ns: int) -> bool:
-    if rank.told:
-        return False
-    raised_first = end.error_ns is not None and end.error_ns < reaped_ns  # recorded after the reap
-    return raised_first or rank.by_itself or rank.recorded_ns is not None
+    raised_first = end.error_ns is not None and end.error_ns < gang.reaped_ns  # recorded after the reap
+    by_itself = not rank.told and (raised_first or rank.by_itself or rank.recorded_ns is not None)
+    return end.local_rank == gang.culprit or (by_itself and gang.failed(end))
 
 
 def _with_unkillable(gang: Gang, causes: list[WorkerExited]) -> list[int]:

@@ -13,7 +13,6 @@ from supervise import messages as say
 from supervise._record import NamedTuple
 from supervise._runtime.shell import Subscribers, SupervisorShell, check_ref, check_timeout, refusing
 from supervise.errors import SpecError, SuperviseError
-from supervise.messages import Bare
 from supervise.recording import repr_of
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def stray(title: str, message: object, more: str) -> SpecError:
 # The reports of Workers and Tails, except for those that are events of the core
 
 
-class MemberStopRequested(Bare):
+class MemberStopRequested(say.Bare):
     """Other code requested the stop of a Worker or a Tail, so the gang must be closed. Worker, Tail -> Supervisor."""
 
 

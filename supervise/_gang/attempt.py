@@ -14,11 +14,9 @@ from supervise._gang import later_modules, validation
 from supervise._gang.notify_protocol import new_address, variables, without_host_variables
 from supervise._gang.rank_spec import RankSpec, naming
 from supervise._gang.spec import GangSpec
-from supervise._gang.validation import argv_of
 from supervise._printable import as_prefix
 from supervise._process.containment.escapees import Contained
-from supervise._process.launch import limits
-from supervise._process.launch.posix_spawn import encoded, find
+from supervise._process.launch import limits, posix_spawn
 from supervise._process.launch.program import Launcher, LaunchSpec, ProgramLauncher, Streams
 from supervise._process.lifeline import Lifeline
 from supervise._record import NamedTuple, field, record
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from supervise._logs.sinks import Sink
     from supervise._process.launch.forks import Row
     from supervise._process.launch.function import Pickled
-    from supervise._process.launch.posix_spawn import FoundPrograms
 
 
 # Parts of a `LogsDest`: the log paths of some ranks
@@ -269,14 +266,6 @@ class Attempt:
             name: list(sources_of(self.spec, {rank: paths[rank]})) for name, paths in shown.items() if rank in paths
         }
 
-    def again(self, number: int, left_out: frozenset[int]) -> Attempt:
-        """Return a later attempt of the same gang, without the ranks in `left_out`; see `make_attempt`."""
-        return make_attempt(self.spec, number, left_out, self.dest)
-
-    def new_files(self) -> LogsDest:
-        """Return the log paths of the ranks that this attempt starts."""
-        return of_ranks(self.dest, set(range(self.nprocs)) - self.left_out)
-
     def close(self) -> None:
         """Release what `release` does, and the descriptors that ranks inherit, because no attempt follows."""
         self.release()
@@ -372,7 +361,11 @@ def prepared(settings: GangSettings) -> GangSpec:
             _check_probes(spec, part)
     limits.check_arguments(
         [
-            (rank, () if program is None else argv_of(program, found["args"][rank], rank), found["envs"][rank])
+            (
+                rank,
+                () if program is None else validation.argv_of(program, found["args"][rank], rank),
+                found["envs"][rank],
+            )
             for part in parts
             for program in [part.entrypoint if isinstance(part.entrypoint, str) else None]
             for rank in part.ranks
@@ -396,7 +389,7 @@ def _check_probes(spec: GangSpec, part: RankSpec) -> None:
         try:
             probe = parse(text, variables)
             if probe.kind == "exec":
-                find(probe.target[0], variables, part.cwd)
+                posix_spawn.find(probe.target[0], variables, part.cwd)
         except (ValueError, OSError) as error:
             name = "alive" if text == part.alive else "ready"
             why = f"{error.strerror}; give a program that exists" if isinstance(error, OSError) else error
@@ -435,7 +428,10 @@ def make_attempt(
         window=_WINDOWS.get(frozenset(methods), 1),
     )
     try:
-        attempt.launchers = list(_launchers(attempt))
+        found: posix_spawn.FoundPrograms = {}  # for the first lives only: a program may be replaced before a later one
+        for part in spec.parts:
+            environ, cwd = environ_of(spec, part), spec.cwd_of(part)
+            attempt.launchers += [_launcher(attempt, part, rank, environ, cwd=cwd, found=found) for rank in part.ranks]
         add_tails(attempt.tails, spec, dest)
         later_modules.load(spec, tails=bool(attempt.tails))
     except BaseException:
@@ -477,9 +473,6 @@ def _reified(spec: GangSpec, number: int) -> tuple[dict[int, dict[str, str]], Lo
     return envs, dest
 
 
-_MAPPINGS = ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files")
-
-
 def _check_paths(dest: LogsDest, specs: object) -> None:
     """Replace each path that is not a text, such as a `pathlib.Path`, by its text.
 
@@ -488,7 +481,7 @@ def _check_paths(dest: LogsDest, specs: object) -> None:
     """
     if not hasattr(dest, "stdouts"):
         raise SpecError(f"{type(specs).__name__}.reify returned {repr_of(dest)}; return a LogsDest")
-    for name in _MAPPINGS:
+    for name in _BY_RANK:
         paths: dict[int, Any] = getattr(dest, name)
         for rank, path in paths.items():
             if not isinstance(path, str):
@@ -507,17 +500,9 @@ def _env(spec: GangSpec, env: Mapping[str, str], number: int) -> dict[str, str]:
     return {_MOST: str(most), **env, _ATTEMPT: str(attempt)}
 
 
-def _launchers(attempt: Attempt) -> Iterator[Launcher]:
-    found: FoundPrograms = {}  # for the first lives only, because a program may be replaced before a later one
-    for part in attempt.spec.parts:
-        environ, cwd = environ_of(attempt.spec, part), attempt.spec.cwd_of(part)
-        for rank in part.ranks:
-            yield _launcher(attempt, part, rank, environ, cwd=cwd, found=found)
-
-
 def environ_of(spec: GangSpec, part: RankSpec) -> Mapping[Any, Any]:
     """Return the host's environment in the form in which the launch of a rank of this role takes it."""
-    return encoded(spec.environ) if part.kind == "binary" else spec.environ
+    return posix_spawn.encoded(spec.environ) if part.kind == "binary" else spec.environ
 
 
 def _launcher(
@@ -527,7 +512,7 @@ def _launcher(
     environ: Mapping[Any, Any],
     *,
     cwd: str | None,
-    found: FoundPrograms | None = None,
+    found: posix_spawn.FoundPrograms | None = None,
 ) -> Launcher:
     spec, dest = attempt.spec, attempt.dest
     contained = attempt.contained[part.containment]
@@ -545,7 +530,7 @@ def _launcher(
     own = {**attempt.envs[rank], **contained.env(rank)}
     if spec.notifies:
         attempt.addresses[rank] = address = new_address()
-        own |= variables(address, spec.heartbeat_timeout_s)
+        own |= variables(address, None if spec.watchdog is None else spec.watchdog.heartbeat_timeout_s)
     sockets = spec.inherited.sockets.get(part.name, {}) if spec.inherited is not None else {}
     if sockets:  # LISTEN_PID is known only in the process
         own |= {"LISTEN_FDS": str(len(sockets)), "LISTEN_FDNAMES": ":".join(sockets.values())}
@@ -554,7 +539,7 @@ def _launcher(
         with naming(part.name):
             enter = contained.enter(rank)
     how = LaunchSpec(
-        env={**environ, **(encoded(own) if binary else own)},
+        env={**environ, **(posix_spawn.encoded(own) if binary else own)},
         cwd=cwd,
         streams=Streams(stdout=dest.stdouts[rank], stderr=dest.stderrs[rank]),
         stdin=spec.stdin.get(rank),
@@ -567,7 +552,7 @@ def _launcher(
     )
     launcher: Launcher
     if isinstance(part.entrypoint, str):
-        launcher = ProgramLauncher(argv=argv_of(part.entrypoint, spec.args[rank], rank), how=how)
+        launcher = ProgramLauncher(argv=validation.argv_of(part.entrypoint, spec.args[rank], rank), how=how)
     elif part.start_method == "fork":
         from supervise._process.launch.forks import ForkLauncher, Row
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from supervise import messages as say
 from supervise._core import steps
-from supervise._core.steps import StartFailed, Verdict, WorkerFailedToStart
-from supervise._files import last_lines
+from supervise._files import last_lines, size_of
 from supervise._platform import why_refused
 from supervise._printable import LOST_CODE, OUT_OF_MEMORY, ending, one_line, signal_name
 from supervise._record import NamedTuple
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from supervise._core.model import Gang
     from supervise._gang.attempt import Attempt
     from supervise._gang.notify_sockets import RankNotes
-    from supervise.messages import GangFinished, WorkerExited, WorkerHung
 
 
 # The fact that a rank hangs
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 class Hung(NamedTuple):
     """A rank hangs."""
 
-    message: WorkerHung
+    message: say.WorkerHung
     waiting: tuple[int, ...]
     """Ranks that are silent because they wait for the rank that hangs."""
 
@@ -107,7 +105,7 @@ _HUNG = "hung: "
 _CAUSE_CHARS = 300
 
 
-def rank_end(end: WorkerExited, role: Role, started_ns: int, attempt: Attempt) -> RankEnd:
+def rank_end(end: say.WorkerExited, role: Role, started_ns: int, attempt: Attempt) -> RankEnd:
     """Return the public record of the end of a rank."""
     stderr = attempt.dest.stderrs.get(end.local_rank, "")
     return RankEnd(
@@ -130,7 +128,7 @@ def rank_end(end: WorkerExited, role: Role, started_ns: int, attempt: Attempt) -
     )
 
 
-def build_result(gang: Gang, verdict: Verdict, attempt: Attempt, values: Mapping[int, Any]) -> RunProcsResult:
+def build_result(gang: Gang, verdict: steps.Verdict, attempt: Attempt, values: Mapping[int, Any]) -> RunProcsResult:
     """Build the result that every `Wait` gets.
 
     Args:
@@ -142,31 +140,26 @@ def build_result(gang: Gang, verdict: Verdict, attempt: Attempt, values: Mapping
     result = RunProcsResult(
         stdouts=dict(attempt.dest.stdouts), stderrs=dict(attempt.dest.stderrs), outcome=verdict.outcome
     )
+    stopped = verdict.outcome != "failed"
     if not verdict.blamed:
         result.return_values = {rank: values.get(rank) for rank in range(attempt.nprocs)}
-    elif verdict.kind == "stopped":
+    elif stopped:
         result.return_values = dict(values)
     to_wall_ns = time.time_ns() - time.monotonic_ns()
-    stopped = verdict.kind == "stopped"
     for rank in verdict.blamed:
         result.failures[rank] = _failure(gang, rank, attempt, to_wall_ns, stopped=stopped)
     for rank, role in sorted(verdict.roles.items()):
-        end, started_ns = gang.ranks[rank].end, gang.ranks[rank].started_ns
-        if end is not None:
-            result.ends[rank] = rank_end(end, role, started_ns, attempt)
-            continue
-        stderr = attempt.dest.stderrs.get(rank, "")
-        result.ends[rank] = RankEnd(
-            local_rank=rank,
-            pid=gang.unkillable[rank].pid,
-            exitcode=None,
-            role=role,
-            started_ns=started_ns,
-            ended_ns=time.monotonic_ns(),
-            stdout_log=attempt.dest.stdouts.get(rank, ""),
-            stderr_log=stderr,
-            stderr_tail=last_lines(stderr),
-        )
+        end = gang.ranks[rank].end
+        if end is None:  # it has survived SIGKILL
+            stderr = attempt.dest.stderrs.get(rank, "")
+            end = say.WorkerExited(
+                local_rank=rank,
+                pid=gang.unkillable[rank].pid,
+                exitcode=None,
+                ended_ns=time.monotonic_ns(),
+                log_bytes={stderr: size_of(stderr) or 0},
+            )
+        result.ends[rank] = rank_end(end, role, gang.ranks[rank].started_ns, attempt)
     return result
 
 
@@ -238,12 +231,12 @@ def _is_empty(path: str) -> bool:
 
 def start_error(
     gang: Gang,
-    failure: WorkerFailedToStart | StartFailed,
+    failure: steps.WorkerFailedToStart | steps.StartFailed,
     notes: Callable[[int], RankNotes | None],
     attempt: Attempt,
 ) -> Exception:
     """Return the exception for the sender of the `Start`. An `OSError` keeps its class, errno and file name."""
-    if isinstance(failure, StartFailed):
+    if isinstance(failure, steps.StartFailed):
         return _not_ready_error(gang, failure, notes(failure.local_rank), attempt)
     spec, error, rank = attempt.spec, failure.error, failure.local_rank
     if isinstance(error, OSError) and error.errno is not None:
@@ -255,7 +248,7 @@ def start_error(
     return raised
 
 
-def _not_ready_error(gang: Gang, failure: StartFailed, notes: RankNotes | None, attempt: Attempt) -> SpawnError:
+def _not_ready_error(gang: Gang, failure: steps.StartFailed, notes: RankNotes | None, attempt: Attempt) -> SpawnError:
     rank, end = failure.local_rank, gang.ranks[failure.local_rank].end
     why, code, what, cause = failure.why, None, "did not start", None
     if end is not None and gang.ranks[rank].fault is None:
@@ -271,7 +264,7 @@ def _not_ready_error(gang: Gang, failure: StartFailed, notes: RankNotes | None, 
     return error
 
 
-def _code(end: WorkerExited) -> str:
+def _code(end: say.WorkerExited) -> str:
     return "a lost exit status" if end.exitcode is None else ending(end.exitcode, oom_kill=end.oom_kill)
 
 
@@ -349,7 +342,7 @@ class EventEmitter:
         """Report that no rank of a gang with a deadline for heartbeats has sent one."""
         self._emit(Event("supervise.gang.unheard", "warning", {"timeout_s": timeout_s}))
 
-    def finish(self, fact: GangFinished) -> None:
+    def finish(self, fact: say.GangFinished) -> None:
         """Emit the last events.
 
         Without a listener, show a failure in one line, unless the caller gets an exception.
@@ -386,13 +379,17 @@ class EventEmitter:
             case Hung():
                 return [self._hung(fact)]
             case steps.StartFailed():
-                return [self._not_ready(fact)]
+                return [self._start_failed(fact.local_rank, "SpawnError", fact.why)]
             case say.WorkerRestarting():
                 return [self._rank_restarting(fact)]
             case steps.LifeReplaced():
                 return []
             case steps.WorkerFailedToStart():
-                return [self._start_failed(fact)]
+                kind, number = type(fact.error).__name__, getattr(fact.error, "errno", None)
+                event = self._start_failed(fact.local_rank, kind, text_of(fact.error), number)
+                if fact.attempt is not None:
+                    event.fields["attempt"] = fact.attempt
+                return [event]
             case steps.WorkerUnkillable():
                 fields = {"pid": fact.pid, "state": fact.state}
                 return [self._rank("supervise.process.unkillable", "error", fact.local_rank, **fields)]
@@ -442,18 +439,15 @@ class EventEmitter:
             start_duration_s=_seconds(fact.started_ns, now_ns),
         )
 
-    def _start_failed(self, fact: steps.WorkerFailedToStart) -> Event:
-        event = self._rank(
+    def _start_failed(self, local_rank: int, kind: str, message: str, number: int | None = None) -> Event:
+        return self._rank(
             "supervise.process.start_failed",
             self._failed_level,
-            fact.local_rank,
-            exception_type=type(fact.error).__name__,
-            exception_message=text_of(fact.error),
-            errno=getattr(fact.error, "errno", None),
+            local_rank,
+            exception_type=kind,
+            exception_message=message,
+            errno=number,
         )
-        if fact.attempt is not None:
-            event.fields["attempt"] = fact.attempt
-        return event
 
     def _hung(self, fact: Hung) -> Event:
         told = fact.message
@@ -467,16 +461,6 @@ class EventEmitter:
             status=told.status,
             waiting=[self._global_rank(rank) for rank in fact.waiting],
             evidence=told.evidence,
-        )
-
-    def _not_ready(self, fact: steps.StartFailed) -> Event:
-        return self._rank(
-            "supervise.process.start_failed",
-            self._failed_level,
-            fact.local_rank,
-            exception_type="SpawnError",
-            exception_message=fact.why,
-            errno=None,
         )
 
     def _exited(self, fact: steps.RankExited) -> Event:

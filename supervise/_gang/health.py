@@ -17,7 +17,6 @@ from supervise._files import closing, open_folder
 from supervise._gang.describe import EventEmitter, Hung
 from supervise._gang.notify_sockets import NotifySockets, RankNotes, Told
 from supervise._printable import ending, one_line
-from supervise._record import NamedTuple
 from supervise._settings import WORDS
 from supervise.errors import SuperviseError
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from supervise._runtime.future import Reply
     from supervise._runtime.loop import Loop, Timer
     from supervise._runtime.shell import Subscribers
-    from supervise.messages import WorkerExited, WorkerStarted
     from supervise.stacks import RankStacks
     from supervise.watchdog import HangTier, Watchdog
 
@@ -66,26 +64,6 @@ class Host(Protocol):
 _MOST_TRIGGERS = 10
 _BETWEEN_TRIGGERS_NS = 1_000_000_000
 """Minimum time between two reports that a rank itself requests. So a rank cannot flood its host."""
-
-
-class _Triggered(NamedTuple):
-    """The last report that a rank itself has requested."""
-
-    life: tuple[int, int | None] | None
-    """Number of the rank's life, and its last heartbeat."""
-    at_ns: int
-    number: int
-
-
-class _Growth(NamedTuple):
-    """A check of the logs of a rank."""
-
-    found: tuple[tuple[int, int], ...]
-    """Size and modification time (ns of the wall clock) of each."""
-    at_ns: int | None
-    """When the rank last wrote to them; None if they have been empty so far."""
-    seen_ns: int
-    """Time of the check."""
 
 
 class _Tier:
@@ -144,24 +122,33 @@ class HangWatch:
         self._sockets = sockets
         self._ready_ns: dict[int, int] = {}
         """Rank to the time at which its present life became ready. Only for ranks with a condition of readiness."""
-        self._grown: dict[int, _Growth] = {}
-        """Rank to the last check of its logs."""
+        self._grown: dict[int, tuple[list[tuple[int, int]], int | None, int]] = {}
+        """Rank to the last check of its logs.
+
+        It is the size and the modification time (ns of the wall clock) of each; when the rank last wrote to them, None
+        if they have been empty so far; and the time of the check.
+        """
         self._held: set[int] = set()
         """The ranks that were suspended or traced at the last check."""
         self._dropped: dict[int, int] = {}
         """Rank to the number of dropped datagrams of its life at the last check of heartbeats."""
-        self._triggered: dict[int, _Triggered] = {}
-        """Rank to the last report that it requested by ``WATCHDOG=trigger``."""
+        self._triggered: dict[int, tuple[tuple[int, int | None] | None, int, int]] = {}
+        """Rank to the last report that it requested by ``WATCHDOG=trigger``.
+
+        It is the number of the rank's life with its last heartbeat, the time, and the number of reports so far.
+        """
         together = gang.strategy != "one_for_one"
         self._unheard_s = watchdog.heartbeat_timeout_s
         """The deadline of heartbeats; None after the report that no rank has sent one."""
         self._tiers: list[_Tier] = []
-        if watchdog.heartbeat_timeout_s is not None:
-            silence = Silence(int(watchdog.heartbeat_timeout_s * 1e9), together=together)
-            self._tiers.append(_Tier("heartbeat", silence, self._heartbeats))
-        if watchdog.output_timeout_s is not None:
-            silence = Silence(int(watchdog.output_timeout_s * 1e9), together=together)
-            self._tiers.append(_Tier("output", silence, self._outputs))
+        signs: dict[HangTier, tuple[float | None, Callable[[int], int | None]]] = {
+            "heartbeat": (watchdog.heartbeat_timeout_s, self._beat_ns),
+            "output": (watchdog.output_timeout_s, self._output_ns),
+        }
+        for name, (timeout_s, last_ns) in signs.items():
+            if timeout_s is not None:
+                silence = Silence(int(timeout_s * 1e9), together=together)
+                self._tiers.append(_Tier(name, silence, partial(self._pulses, last_ns)))
 
     def started(self, rank: int) -> None:
         """Watch a new life of a rank."""
@@ -182,18 +169,14 @@ class HangWatch:
         """Return whether the silence of a rank counts, and the rank is neither suspended nor traced."""
         return self._is_watched(rank) and not self._is_held(rank)
 
-    def released(self, ranks: Iterable[int]) -> None:
-        """Note that these ranks were held until now."""
-        self._excuse(ranks, time.monotonic_ns())
-
     def trigger(self, rank: int) -> None:
         """Report a rank that requests it. Until the rank's next heartbeat, ignore further requests."""
         now_ns, beat_ns = time.monotonic_ns(), self._sockets.state(rank).beat_ns
         life = (self._gang.ranks[rank].attempt, beat_ns)
-        last = self._triggered.get(rank) or _Triggered(None, 0, 0)
-        floods = last.number >= _MOST_TRIGGERS and now_ns - last.at_ns < _BETWEEN_TRIGGERS_NS
-        if self._is_watched(rank) and life != last.life and not floods:
-            self._triggered[rank] = _Triggered(life, now_ns, last.number + 1)
+        last_life, last_ns, number = self._triggered.get(rank, (None, 0, 0))
+        floods = number >= _MOST_TRIGGERS and now_ns - last_ns < _BETWEEN_TRIGGERS_NS
+        if self._is_watched(rank) and life != last_life and not floods:
+            self._triggered[rank] = life, now_ns, number + 1
             at_ns = beat_ns or self._ready_ns.get(rank) or self._gang.ranks[rank].started_ns
             self.report("heartbeat", rank, now_ns - at_ns)
             for tier in self._tiers:
@@ -229,13 +212,12 @@ class HangWatch:
     def _check(self, tier: _Tier) -> None:
         now_ns = time.monotonic_ns()
         self.say_unheard()
-        self._excuse([rank for rank in self._watched() if _was_continued(self._pid(rank))], now_ns)
+        self.excuse([rank for rank in self._watched() if _was_continued(self._pid(rank))], now_ns)
         if not tier.silence.is_late(tier.due_ns, now_ns):
             near = tier.silence.near(tier.pulses(), now_ns)
-            for rank in near:
-                self._sockets.read_now(rank)
+            self._sockets.read_now(*near)
             self._held = {rank for rank in self._held.union(near) if self._is_watched(rank) and self._is_held(rank)}
-            self._excuse(self._held, now_ns)
+            self.excuse(self._held, now_ns)
             if tier.name == "heartbeat":
                 self._excuse_flooded(tier.silence, now_ns)
             for hang in tier.silence.judge(tier.pulses(), now_ns):
@@ -438,23 +420,21 @@ class HangWatch:
     def _watched(self) -> list[int]:
         return [rank for rank in sorted(self._gang.running) if self._is_watched(rank)]
 
-    def _heartbeats(self) -> dict[int, Pulse]:
+    def _pulses(self, last_ns: Callable[[int], int | None]) -> dict[int, Pulse]:
+        """Return the watched ranks with a deadline. `last_ns` returns when it began for a rank; None if it has not."""
         found = {}
         for rank in self._watched():
-            notes = self._sockets.state(rank)
-            at_ns = self._since_ready(rank, notes.beat_ns)
-            if at_ns is not None:
-                found[rank] = Pulse(at_ns, notes.step)
-        return found
-
-    def _outputs(self) -> dict[int, Pulse]:
-        found = {}
-        for rank in self._watched():
-            paths = self._host.ranks.log_paths(rank) if self._host is not None else ()
-            at_ns = self._since_ready(rank, self._written_ns(rank, paths)) if paths else None
+            at_ns = last_ns(rank)
             if at_ns is not None:
                 found[rank] = Pulse(at_ns, self._sockets.state(rank).step)
         return found
+
+    def _beat_ns(self, rank: int) -> int | None:
+        return self._since_ready(rank, self._sockets.state(rank).beat_ns)
+
+    def _output_ns(self, rank: int) -> int | None:
+        paths = self._host.ranks.log_paths(rank) if self._host is not None else ()
+        return self._since_ready(rank, self._written_ns(rank, paths)) if paths else None
 
     def _since_ready(self, rank: int, at_ns: int | None) -> int | None:
         """Return the time of a rank's readiness or of its last sign, whichever is later.
@@ -477,13 +457,12 @@ class HangWatch:
             with contextlib.suppress(OSError):
                 stat = os.stat(path)
                 found.append((stat.st_size, stat.st_mtime_ns))
-        before = self._grown.get(rank) or _Growth((), None, self._gang.ranks[rank].started_ns)
-        at_ns = before.at_ns
-        if tuple(found) != before.found and (at_ns is not None or any(size for size, _ in found)):
+        before, at_ns, seen_ns = self._grown.get(rank) or ([], None, self._gang.ranks[rank].started_ns)
+        if found != before and (at_ns is not None or any(size for size, _ in found)):
             # Not before the last check: file times are those of the wall clock, which can be set
             written_ns = now_ns - now_wall_ns + max((mtime_ns for _, mtime_ns in found), default=now_wall_ns)
-            at_ns = min(now_ns, max(written_ns, before.seen_ns))
-        self._grown[rank] = _Growth(tuple(found), at_ns, now_ns)
+            at_ns = min(now_ns, max(written_ns, seen_ns))
+        self._grown[rank] = found, at_ns, now_ns
         return at_ns
 
     # Excuses
@@ -491,10 +470,10 @@ class HangWatch:
     def _pid(self, rank: int) -> int:
         return self._gang.ranks[rank].pid or 0
 
-    def _excuse(self, ranks: Iterable[int], now_ns: int) -> None:
+    def excuse(self, ranks: Iterable[int], now_ns: int) -> None:
         """Grant a full period because of these ranks.
 
-        They are suspended or traced, or were continued since the last check.
+        They are suspended or traced, were continued since the last check, or were held until now.
         """
         for rank in ranks:
             for tier in self._tiers:
@@ -558,10 +537,7 @@ def _write(folder: str, lines: list[str], found: Mapping[int, RankStacks]) -> st
         at = open_folder(folder)
     except OSError:
         return ""
-
-    def private(name: str, flags: int) -> int:
-        return os.open(name, flags, 0o600, dir_fd=at)
-
+    private = partial(os.open, mode=0o600, dir_fd=at)
     with closing(at):
         for number in itertools.count(1):
             name = f"stacks-{number}.txt"
@@ -657,7 +633,7 @@ class RankHealth:
         """Rank to the probes of its present life."""
         self._threads: list[threading.Thread] = []  # of canceled probes by commands, whose processes they reap
 
-    def started(self, fact: WorkerStarted) -> None:
+    def started(self, fact: say.WorkerStarted) -> None:
         """Read the socket of a rank whose process runs, and limit the time until the rank is ready."""
         rank, part = fact.local_rank, self._spec.of(fact.local_rank)
         self.sockets.launched(rank, fact.pid, awaits_ready="notify" in part.ready)
@@ -673,17 +649,17 @@ class RankHealth:
         else:
             self._begin_alive(rank)
 
-    def exited(self, end: WorkerExited, *, failed: bool) -> RankNotes:
+    def exited(self, end: say.WorkerExited) -> RankNotes:
         """Handle what precedes the exit of a rank and what the core does not know yet: hangs, datagrams, readiness.
 
         Return the last reports of the rank.
         """
-        rank = end.local_rank
+        rank, failed = end.local_rank, end.exitcode not in self._gang.success
         if self._watch is not None:
             self._watch.settle(failed=failed)
         self.sockets.read_now(rank)
         self.sockets.close(rank)
-        if "exit" in self._spec.of(rank).ready and end.exitcode in self._gang.success and end.complaint is None:
+        if "exit" in self._spec.of(rank).ready and not failed and end.complaint is None:
             self._met(rank, "exit")
         self._end_probes(rank)
         self._missing.pop(rank, None)
@@ -695,7 +671,7 @@ class RankHealth:
     def released(self, ranks: Iterable[int]) -> None:
         """Grant a full period to ranks that were held or suspended, and that sent no signs meanwhile."""
         if self._watch is not None:
-            self._watch.released(ranks)
+            self._watch.excuse(ranks, time.monotonic_ns())
         for rank in self._timers.keys() & set(ranks):
             self._grant(rank)
 
@@ -727,13 +703,11 @@ class RankHealth:
         ]
 
     def _skip_silent(self, one: _Reload) -> None:
-        for rank in sorted(one.silent):
-            self.sockets.read_now(rank)
+        self.sockets.read_now(*sorted(one.silent))
         one.skip(one.silent)
 
     def _late_reload(self, one: _Reload, limit_s: float) -> None:
-        for rank in sorted(one.left):
-            self.sockets.read_now(rank)
+        self.sockets.read_now(*sorted(one.left))
         one.fail(f"{self._titles(one.left)}: no READY=1 within {limit_s:g} s after the reload signal")
 
     def _titles(self, ranks: Iterable[int]) -> str:

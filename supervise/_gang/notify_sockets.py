@@ -169,14 +169,15 @@ class NotifySockets:
         if awaits_ready:
             self._awaited.add(rank)
 
-    def read_now(self, rank: int) -> None:
-        """Handle the datagrams in the queue of a rank.
+    def read_now(self, *ranks: int) -> None:
+        """Handle the datagrams in the queues of ranks.
 
-        This is needed before a deadline is judged, and after the rank has exited.
+        This is needed before a deadline is judged, and after a rank has exited.
         """
-        one = self._sockets.get(rank)
-        if one is not None and one.pid:
-            self._read(one, _WHOLE_QUEUE)
+        for rank in ranks:
+            one = self._sockets.get(rank)
+            if one is not None and one.pid:
+                self._read(one, _WHOLE_QUEUE)
 
     def state(self, rank: int) -> RankNotes:
         """Return the reports of the newest life of a rank, also after `close`."""
@@ -259,7 +260,7 @@ class NotifySockets:
         return at_most
 
     def _handle(self, one: _Socket, message: Message) -> None:
-        notes, told = one.notes, list[Told]()
+        notes = one.notes
         if message.status is not None:
             notes.status = message.status
         if message.beat or (message.step is not None and (notes.step is None or message.step > notes.step)):
@@ -268,20 +269,18 @@ class NotifySockets:
         if message.step is not None:
             notes.step = message.step
         if message.reloading:
-            told.append(Told(one.rank, "reloading"))
+            self._told(Told(one.rank, "reloading"))
         if message.ready:
-            told.append(Told(one.rank, "reloaded" if notes.ready else "ready"))
-            notes.ready = True
             self._awaited.discard(one.rank)
+            was_ready, notes.ready = notes.ready, True
+            self._told(Told(one.rank, "reloaded" if was_ready else "ready"))
         if message.extend_usec is not None:
-            told.append(Told(one.rank, "extended", message.extend_usec))
-        if message.trigger:
-            told.append(Told(one.rank, "trigger"))
+            self._told(Told(one.rank, "extended", message.extend_usec))
         if message.stopping and not notes.stopping:
             notes.stopping = True
-            told.append(Told(one.rank, "stopping"))
-        for each in told:
-            self._told(each)
+            self._told(Told(one.rank, "stopping"))
+        if message.trigger:
+            self._told(Told(one.rank, "trigger"))
 
     def close_in_child(self) -> None:
         """Close the descriptors in a forked child, so that they do not keep the addresses in use."""

@@ -184,7 +184,8 @@ class Try:
         """Return whether a line matches. A pattern that may take time without limit is searched by a process."""
         pattern: re.Pattern[str] = self._probe.target
         data = data.removesuffix(b"\n")  # no line begins behind it
-        if _repeats(pattern.pattern) and sys.executable and not getattr(sys, "frozen", False):
+        repeats = any(found[1] for found in _REPEAT.finditer(pattern.pattern))
+        if repeats and sys.executable and not getattr(sys, "frozen", False):
             words = ("-I", "-S", "-c", _SEARCH, path, str(begin), str(len(data)), pattern.pattern)
             code, said = self._run_program((sys.executable, *words))
             if said not in ("True", "False") and not self._canceled:
@@ -240,11 +241,6 @@ class Try:
             begin = max(0, os.fstat(out).st_size - _LAST_BYTES)
             said = os.pread(out, _LAST_BYTES, begin).decode(errors="replace").strip()
         return code, said
-
-
-def _repeats(pattern: str) -> bool:
-    """Return whether a pattern has an operator of repetition."""
-    return any(found[1] for found in _REPEAT.finditer(pattern))
 
 
 # The times of the tries, on the gang's loop

@@ -12,6 +12,7 @@ import pykka
 
 from supervise._core.steps import TailsStarted
 from supervise._files import make_ready, no_room, size_of
+from supervise._gang.attempt import Attempt, TailSpec, of_ranks
 from supervise._gang.rank_spec import held_by_rank
 from supervise._gang.worker import Deliver, Launch, LookForStop, Release, ReportStuck, Worker, recorded_ns
 from supervise._process.exits.leader import ExitSlots
@@ -21,7 +22,6 @@ from supervise.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from supervise._gang.attempt import Attempt, TailSpec
     from supervise._gang.describe import EventEmitter
     from supervise._gang.notify_sockets import NotifySockets
     from supervise._gang.tail import Tail
@@ -74,6 +74,7 @@ class RankActors:
         self.abandoned_tails = 0
         """Number of Tails that had already started when `assemble` failed. Each of them reports its end."""
         self._roomy = True
+        """Whether the limit on open files allows copies of the descriptors to which the ranks write."""
 
     def trimmer_of(self, path: str) -> LogTrimmer | None:
         """Return the bound of a log; None if it has none."""
@@ -93,13 +94,12 @@ class RankActors:
         each = held_by_rank(attempt.spec.parts, sockets=self._sockets is not None, holds=attempt.spec.hold_returned)
         try:
             spare = limits.check_open_files(attempt.nprocs, each=each, shown=2 * shown)
-            self._roomy = True
         except SpecError:  # the limit is too low for the copies of the writers' descriptors, which are optional
             self._roomy = False
         if not self._roomy:  # not in the handler above: its error must not be the context of another one
             spare = limits.check_open_files(attempt.nprocs, each=each, shown=shown)
         attempt.line.keeps = spare >= 2 * attempt.nprocs  # half of the spare descriptors stay free for the application
-        make_ready(attempt.new_files())
+        make_ready(of_ranks(attempt.dest, set(range(attempt.nprocs)) - attempt.left_out))
         try:
             for rank in range(attempt.nprocs) if self._trimming is not None else ():
                 self._begin_trimming(rank)

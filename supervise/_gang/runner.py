@@ -14,14 +14,12 @@ from supervise import messages as say
 from supervise._core import batches, steps
 from supervise._core.decide import decide
 from supervise._core.model import Gang
-from supervise._core.steps import SetTimer, TimerExpired
 from supervise._core.strategy import role_of
 from supervise._core.verdict import judge
 from supervise._gang import shutdown
+from supervise._gang.attempt import Attempt, make_attempt
 from supervise._gang.describe import EventEmitter, build_result, rank_end, start_error
 from supervise._gang.ranks import RankActors
-from supervise._gang.shutdown import CrashShutdown
-from supervise._gang.sweep import Sweep
 from supervise._gang.worker import Deliver, LookForStop, Release, ReportStuck, SuspendedAsAsked
 from supervise._process.containment import cgroup
 from supervise._record import replace
@@ -29,14 +27,12 @@ from supervise._runtime.future import Reply
 from supervise._runtime.shell import PendingReplies, Subscribers, with_jitter
 from supervise.errors import SpawnError, SuperviseError, SupervisorCrashed, UnkillableError
 from supervise.events import log
-from supervise.messages import GangStatus, RankState, RankStatus
 from supervise.recording import repr_of, text_of
 from supervise.result import RankEnd, RankRestart, RunProcsResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from supervise._gang.attempt import Attempt
     from supervise._gang.health import RankHealth
     from supervise._gang.notify_sockets import RankNotes
     from supervise._gang.spec import GangSpec
@@ -54,7 +50,7 @@ if TYPE_CHECKING:
 
 def rank_status(
     gang: Gang, spec: GangSpec, number: int, notes: RankNotes | None, outcome: OutcomeFile | None, *, suspended: bool
-) -> RankStatus:
+) -> say.RankStatus:
     """Return the present state of a rank.
 
     Args:
@@ -69,7 +65,7 @@ def rank_status(
     lingers = None
     if state == "ready" and outcome is not None and outcome.has_value:
         state, lingers = "returned", outcome.note() or None
-    row = RankStatus(
+    row = say.RankStatus(
         pid=rank.pid,
         state=state,
         attempt=rank.attempt,
@@ -84,7 +80,7 @@ def rank_status(
     return replace(row, status=lingers or notes.status, step=notes.step, beat_age_s=beat_age_s)
 
 
-def _state(gang: Gang, number: int, *, suspended: bool) -> RankState:
+def _state(gang: Gang, number: int, *, suspended: bool) -> say.RankState:
     rank, found = gang.ranks[number], gang.batch_of.get(number)
     if found is not None or (gang.phase == "restarting" and not gang.stays_down(rank)):
         waits = gang.restart_announced if found is None else found.state == "swept"
@@ -95,7 +91,7 @@ def _state(gang: Gang, number: int, *, suspended: bool) -> RankState:
         return rank.state
     if rank.state == "running":
         stopping = gang.phase == "stopping" or rank.told
-        running: RankState = "returned" if rank.returned else "ready" if rank.ready else "starting"
+        running: say.RankState = "returned" if rank.returned else "ready" if rank.ready else "starting"
         return "suspended" if suspended else "stopping" if stopping else running
     if rank.terminated:
         return "terminated"
@@ -123,13 +119,13 @@ class ReturnValues:
         self._nprocs = nprocs
         self._loop = loop
         self._slots = slots
-        self._loaded: Callable[[dict[int, str]], object] | None = None
+        self._loaded: Callable[[steps.ValuesLoaded], object] | None = None
         self._partial = False
         """Whether a close or a timeout has cut ranks short. Then a value that cannot be loaded causes no failure."""
         self.by_rank: dict[int, Any] = {}
         """Local rank to loaded value."""
 
-    def load(self, gang: Gang, loaded: Callable[[dict[int, str]], object]) -> None:
+    def load(self, gang: Gang, loaded: Callable[[steps.ValuesLoaded], object]) -> None:
         """Load the values if all ranks exited with a code of success, except for terminated ranks and stopped services.
 
         If a close or a timeout has cut other ranks short, load the values that have arrived.
@@ -138,7 +134,7 @@ class ReturnValues:
 
         Args:
             gang: The state of the gang; all ranks have ended.
-            loaded: Function that is called on the loop with a mapping of local rank to complaint, for values that could
+            loaded: Function that is called on the loop with the event, which has a complaint for each value that could
                 not be loaded.
         """
         self._loaded = loaded
@@ -171,7 +167,7 @@ class ReturnValues:
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
             self.by_rank = values
-            loaded({} if self._partial else problems)
+            loaded(steps.ValuesLoaded({} if self._partial else problems))
 
 
 def _load(
@@ -296,7 +292,7 @@ class GangRunner:
         """
         spec = attempt.spec
         self._supervisor: LoopActor | None = supervisor
-        """The actor of the gang. None after the end, so that reference counting frees both."""
+        """The actor of the gang. None once it is about to leave, so that reference counting frees both."""
         self._owner = supervisor.actor_ref
         self._loop = loop = supervisor.loop
         self._listener = listener
@@ -304,7 +300,6 @@ class GangRunner:
         self.subscribers = subscribers
         self._halted = False
         """Whether the core decides nothing more."""
-        self._leaving = False
         self.attempt = attempt
         self.crash: SupervisorCrashed | None = None
         """Set when a handler has failed. After that, the runner only ends everything."""
@@ -318,7 +313,7 @@ class GangRunner:
             policy=spec.restart_policy,
             strategy=spec.strategy,
             success=spec.success_exit_codes,
-            notifies=spec.awaited,
+            notifies=spec.ranks_where(lambda part: part.ready),
             stop_signal=spec.stop_signal,
             **spec.in_core(),
         )
@@ -326,7 +321,7 @@ class GangRunner:
         self.events = EventEmitter(attempt)
         self._timers: dict[tuple[int, str, int | None], Timer] = {}
         """Number of a batch (0 for the gang), name, and number of a role (None for all) to the last timer."""
-        self._sweeps: dict[tuple[int, Containment], Sweep] = {}
+        self._sweeps: dict[tuple[int, Containment], shutdown.Sweep] = {}
         """Number of a batch (0 for the gang) and containment to the running sweep."""
         self._health: RankHealth | None = None
         if spec.checks_health:
@@ -336,7 +331,7 @@ class GangRunner:
         self._stack_requests: StackRequests | None = None
         self._suspended: set[int] = set()
         """The ranks that were reported as suspended."""
-        self._mixed = spec.mixed
+        self._mixed = spec.ranks_where(lambda part: part.kill_mode == "mixed")
         self._groups_spared: dict[int, signal.Signals] = {}
         """Ranks of which only the own process has had the first signal, to this signal."""
         self._history = RestartHistory()
@@ -414,17 +409,17 @@ class GangRunner:
 
     def notes(self, rank: int) -> RankNotes | None:
         """Return the reports of the present life of a rank; None if the ranks have no notify sockets."""
-        heard = self._health is not None and self.attempt.spec.notifies
-        return self._health.sockets.state(rank) if self._health is not None and heard else None
+        health = self._health if self.attempt.spec.notifies else None
+        return None if health is None else health.sockets.state(rank)
 
-    def status(self) -> GangStatus:
+    def status(self) -> say.GangStatus:
         """Return the present state. Ask the kernel whether reported ranks are still suspended."""
         gang, spec, processes = self.gang, self.attempt.spec, self.ranks.slots.processes
         outcomes = self.ranks.slots.outcomes if spec.plain is None else {}
         self._suspended = {
             rank for rank in self._suspended if rank in processes and processes[rank].kernel_state() in ("T", "t")
         }
-        return GangStatus(
+        return say.GangStatus(
             phase=gang.phase,
             pids=gang.pids,
             running=frozenset(gang.running | gang.starting),
@@ -449,8 +444,7 @@ class GangRunner:
             self.step(event)
             return
         if self._health is not None:
-            failed = event.exitcode not in self.gang.success
-            notes = self._health.exited(event, failed=failed)
+            notes = self._health.exited(event)
             event = replace(event, step=notes.step, status=notes.status)
         if self.attempt.spec.plain is not None:  # the gang does not use return values
             event = replace(event, has_value=False, complaint=None if event.exitcode == 0 else event.complaint)
@@ -517,7 +511,7 @@ class GangRunner:
                 self._report_dead()
                 self._loop.post(self._all_reaped)  # after the reports
             case steps.SendSignal():
-                self.signal(action.ranks, action.sig, self.gang.stop.reason or "", action.escalation)
+                self.signal(action.ranks, action.sig, self.gang.stop.reason or "")
             case steps.ReleaseRanks():
                 self.ranks.tell(action.ranks, Release())
                 if self._health is not None:
@@ -529,7 +523,7 @@ class GangRunner:
             case steps.DrainTails():
                 self.ranks.drain(self.gang.ends, self.gang.leftovers)
             case steps.LoadValues():
-                self._values.load(self.gang, self._values_loaded)
+                self._values.load(self.gang, self.step)
             case steps.AbandonTails():
                 self.ranks.abandon_tails()
                 self._values.abandon()
@@ -562,7 +556,7 @@ class GangRunner:
         self.events.emit(started)
         self.replies.started(dict(started.pids))
         self.subscribers.tell(started)
-        self._check_for_suspended_in(_SUSPENDED_S)
+        self._call_later("suspended", _SUSPENDED_S, partial(self._check_for_suspended, 2 * _SUSPENDED_S))
 
     def _report_dead(self) -> None:
         """Let the Workers post the exits of all dead ranks."""
@@ -577,9 +571,7 @@ class GangRunner:
         else:
             self.step(steps.AllReaped(recorded=recorded, taken_ns=time.monotonic_ns()))
 
-    def signal(
-        self, ranks: frozenset[int], sig: signal.Signals, reason: str, escalation: int = 0, *, group: bool = True
-    ) -> None:
+    def signal(self, ranks: frozenset[int], sig: signal.Signals, reason: str, *, group: bool = True) -> None:
         """Signal the groups of these ranks, or only their own processes.
 
         In a stop, `kill_mode` decides for ranks that run. SIGCONT follows to the groups, except after SIGKILL and after
@@ -601,24 +593,22 @@ class GangRunner:
             for rank in sorted(ranks):
                 why = reason or batches.reason_of_signal(self.gang, rank)
                 target = "process" if rank in alone else "group"
-                self.events.signaled(rank, self.gang.ranks[rank].pid, sig, why, escalation=escalation, target=target)
-
-    def _values_loaded(self, complaints: dict[int, str]) -> None:
-        self.step(steps.ValuesLoaded(complaints=complaints))
+                level = int(stops and sig == signal.SIGKILL)
+                self.events.signaled(rank, self.gang.ranks[rank].pid, sig, why, escalation=level, target=target)
 
     # Timers
 
-    def _set_timer(self, action: SetTimer) -> None:
+    def _set_timer(self, action: steps.SetTimer) -> None:
         """Set a timer as the core requests."""
         earlier = self._timers.get((action.key, action.name, action.role))
         if action.only_sooner and earlier is not None and earlier.pending:
             delay_s = min(action.delay_s, earlier.due_s - time.monotonic())
         else:
             delay_s = action.delay_s
-        expired = TimerExpired(name=action.name, key=action.key, role=action.role)
+        expired = steps.TimerExpired(name=action.name, key=action.key, role=action.role)
         self._call_later(action.name, delay_s, partial(self._expired, expired), action.key, action.role)
 
-    def _expired(self, expired: TimerExpired) -> None:
+    def _expired(self, expired: steps.TimerExpired) -> None:
         if expired.key:  # no other timer will have the key of this batch
             self._timers.pop((expired.key, expired.name, expired.role), None)
         self.step(expired)
@@ -648,13 +638,10 @@ class GangRunner:
         if not self._halted:
             self.ranks.tell(self.gang.running, LookForStop())
 
-    def _check_for_suspended_in(self, delay_s: float) -> None:
-        """Check after this delay, then after twice the delay, and so on."""
-        self._call_later("suspended", delay_s, partial(self._check_for_suspended, delay_s))
-
-    def _check_for_suspended(self, after_s: float) -> None:
+    def _check_for_suspended(self, next_s: float) -> None:
+        """Check now, then after this delay, then after twice the delay, and so on."""
         self._look_for_suspended()
-        self._check_for_suspended_in(2 * after_s)
+        self._call_later("suspended", next_s, partial(self._check_for_suspended, 2 * next_s))
 
     # Sweeps
 
@@ -663,7 +650,7 @@ class GangRunner:
 
         A sweep that only reports is skipped if events have no listener.
         """
-        timeout_s = action.timeout_s
+        timeout_s, spec = action.timeout_s, self.attempt.spec
         if not action.key:
             self._cancel_sweeps()
             dues_s = [timer.due_s for (key, name, _), timer in self._timers.items() if not key and name == "grace"]
@@ -672,10 +659,10 @@ class GangRunner:
         skip = [found.pid for found in self.gang.unkillable.values()]
         begun = False
         for kind, contained in self.attempt.contained.items():
-            ranks = action.ranks and self.attempt.spec.contained(kind) & action.ranks
+            ranks = action.ranks and frozenset(rank for rank in action.ranks if spec.of(rank).containment == kind)
             if ranks != frozenset() and (contained.ends or self.events.listens()):
                 done = partial(self._swept, action.key, kind)
-                self._sweeps[action.key, kind] = sweep = Sweep(
+                self._sweeps[action.key, kind] = sweep = shutdown.Sweep(
                     self._loop, contained, end=contained.ends, timeout_s=timeout_s, skip=skip, ranks=ranks, done=done
                 )
                 sweep.begin()  # `done` is called in a later turn of the loop, when all sweeps have begun
@@ -748,7 +735,7 @@ class GangRunner:
         self.ranks.dismiss()
         made: RankActors | None = None
         try:
-            attempt = self.attempt.again(self.gang.attempt, self.gang.left_out)
+            attempt = make_attempt(self.attempt.spec, self.gang.attempt, self.gang.left_out, self.attempt.dest)
             self.subscribers.begin_anew()
             self.events.begin(attempt)
             self._use(attempt)
@@ -807,12 +794,12 @@ class GangRunner:
 
     def leave(self) -> None:
         """Remove the gang's actors from the registry, end the loop, and answer every stop. Idempotent."""
-        if not self._leaving:
-            self._leaving = True
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
             self._quietly(self.ranks.dismiss)
-            self._loop.post(self._finish)
+            self._loop.post(self._finish, supervisor)
 
-    def _finish(self) -> None:
+    def _finish(self, supervisor: LoopActor) -> None:
         self._halt()
         self._quietly(self.attempt.spec.close_inherited)
         for timer in self._timers.values():
@@ -824,9 +811,7 @@ class GangRunner:
         if self._stack_requests is not None:
             self._quietly(partial(self._stack_requests.end, self.crash))
             self._stack_requests = None
-        supervisor, self._supervisor = self._supervisor, None
-        if supervisor is not None:
-            self._quietly(supervisor.leave)
+        self._quietly(supervisor.leave)
         self._quietly(partial(self.replies.closed, self.crash))  # for requests that came after the last answer
         self.replies.end_loop()
 
@@ -854,7 +839,7 @@ class GangRunner:
         self.crash.__cause__ = error
         self.attempt.line.cut()  # this kills every rank, also one that a fork server forks later
         self._quietly(self._halt)
-        CrashShutdown(self._loop, self.ranks.slots, self.attempt.contained.values(), self._reaped).begin()
+        shutdown.CrashShutdown(self._loop, self.ranks.slots, self.attempt.contained.values(), self._reaped).begin()
 
     def _reaped(self) -> None:
         """Answer every ask. If one step fails, do the next step nevertheless."""

@@ -206,19 +206,13 @@ class GangSpec:
         if self.inherited is not None:
             (self.inherited.close if stdin else self.inherited.close_sockets)()
 
-    @property
-    def heartbeat_timeout_s(self) -> float | None:
-        """Seconds within which each rank must send a heartbeat; None if it need not."""
-        return self.watchdog.heartbeat_timeout_s if self.watchdog is not None else None
-
     def of(self, local_rank: int) -> RankSpec:
         """Return the settings of the role of a rank."""
         return self.parts[self.role_of[local_rank] if self.role_of else 0]
 
-    @property
-    def awaited(self) -> frozenset[int]:
-        """The ranks that are not ready as soon as their processes run."""
-        return frozenset(rank for part in self.parts if part.ready for rank in part.ranks)
+    def ranks_where(self, fits: Callable[[RankSpec], object]) -> frozenset[int]:
+        """Return the ranks of the roles whose settings fit."""
+        return frozenset(rank for part in self.parts if fits(part) for rank in part.ranks)
 
     @property
     def probes(self) -> tuple[str, ...]:
@@ -249,20 +243,6 @@ class GangSpec:
         numbers = {"RANK": str(local_rank), "LOCAL_RANK": str(local_rank), "ROLE_RANK": role_rank}
         return {**numbers, **self.environ, **own}
 
-    @property
-    def mixed(self) -> frozenset[int]:
-        """The ranks of which only the own process gets the first signal of a stop."""
-        return frozenset(rank for part in self.parts if part.kill_mode == "mixed" for rank in part.ranks)
-
-    def contained(self, kind: Containment) -> frozenset[int]:
-        """Return the ranks with this containment."""
-        return frozenset(rank for part in self.parts if part.containment == kind for rank in part.ranks)
-
-    @property
-    def graces_s(self) -> dict[int, float]:
-        """Number of a role to its grace, for the roles that have one of their own."""
-        return {number: role.grace for number, role in enumerate(self.roles or ()) if role.grace is not None}
-
     def in_core(self) -> dict[str, Any]:
         """Return the arguments of the core's `Gang` that concern roles; no arguments for a gang without roles."""
         kind = self.restart_policy.restart if self.restart_policy is not None else "transient"
@@ -276,7 +256,7 @@ class GangSpec:
             "stop_signals": {
                 number: self.parts[number].stop_signal for number, role in roles.items() if role.stop_signal
             },
-            "graces_s": self.graces_s,
+            "graces_s": {number: role.grace for number, role in roles.items() if role.grace is not None},
             "services": frozenset(rank for rank, part in enumerate(each) if part.service),
             "kinds": [part.restart or kind for part in each],
         }

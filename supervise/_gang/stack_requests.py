@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from supervise import _platform as platform
 from supervise._process.stacks import gather as gathering
-from supervise._process.stacks.gather import refusal
 from supervise._runtime.future import Reply
 from supervise.errors import SuperviseError
 
@@ -147,7 +146,7 @@ class StackRequests:
             answer.put("the gang is being stopped")
         elif process is None or process.pid != pid or rank not in gang.running:
             answer.put("the process has exited")
-        elif (reason := refusal(pid, number)) is not None:
+        elif (reason := gathering.refusal(pid, number)) is not None:
             answer.put(reason)
         else:
             try:

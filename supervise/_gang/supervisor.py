@@ -17,7 +17,6 @@ from supervise._runtime.actor import LoopRef
 from supervise._runtime.future import Reply
 from supervise._settings import GRACE_S, Containment, KillMode, Strategy
 from supervise.errors import SpecError
-from supervise.messages import Ask, Stacks
 
 if TYPE_CHECKING:
     import signal
@@ -35,12 +34,10 @@ if TYPE_CHECKING:
     from supervise.stacks import RankStacks
     from supervise.watchdog import Watchdog
 
+    _Reply = TypeVar("_Reply")
+
 
 # `SupervisorRef`: a reference to a Supervisor that has typed replies and is a context manager
-
-
-if TYPE_CHECKING:
-    _Reply = TypeVar("_Reply")
 
 
 _PROMPT_S = 5.0
@@ -55,10 +52,10 @@ class SupervisorRef(LoopRef):
 
     @overload
     def ask(
-        self, message: Ask[_Reply], *, block: Literal[False], timeout: float | None = None
+        self, message: say.Ask[_Reply], *, block: Literal[False], timeout: float | None = None
     ) -> pykka.Future[_Reply]: ...
     @overload
-    def ask(self, message: Ask[_Reply], *, block: Literal[True] = True, timeout: float | None = None) -> _Reply: ...
+    def ask(self, message: say.Ask[_Reply], *, block: Literal[True] = True, timeout: float | None = None) -> _Reply: ...
     @overload
     def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any: ...
     def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any:
@@ -74,27 +71,28 @@ class SupervisorRef(LoopRef):
             pykka.ActorDeadError: The Supervisor has ended.
             Exception: The reply is an error. Each message lists its errors.
         """
-        if type(message) is Stacks or getattr(message, "attr_path", None) == ("stacks",):  # the call of a proxy
+        if type(message) is say.Stacks or getattr(message, "attr_path", None) == ("stacks",):  # the call of a proxy
             later_modules.load_stacks()
         return super().ask(message, block=block, timeout=timeout)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: the result as a picture, or the state of each rank."""
-        from supervise import messages
         from supervise._story import small_timeline
 
         try:
-            result = self.ask(messages.Poll(), timeout=_PROMPT_S)
+            result = self.ask(say.Poll(), timeout=_PROMPT_S)
             if result is not None:
                 return result._repr_html_()
-            return small_timeline.of_gang("gang", self.ask(messages.Status(), timeout=_PROMPT_S))
+            return small_timeline.of_gang("gang", self.ask(say.Status(), timeout=_PROMPT_S))
         except Exception:  # the gang has ended, or its start has failed
             return small_timeline.of_gang("gang", None)
 
 
-_REPORTS: tuple[type, ...] = (say.WorkerStarted, say.WorkerExited, steps.WorkerFailedToStart, steps.WorkerUnkillable)
-# Reports of Workers and Tails that are events of the core
-_REPORTS += (steps.RankReturned, steps.GroupEmptied, steps.TailDrained, steps.TailEnded)
+_REPORTS: tuple[type, ...] = (
+    *(say.WorkerStarted, say.WorkerExited, steps.WorkerFailedToStart, steps.WorkerUnkillable),
+    *(steps.RankReturned, steps.GroupEmptied, steps.TailDrained, steps.TailEnded),
+)
+"""The reports of Workers and Tails that are events of the core."""
 
 
 class Supervisor(GangShell):

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -55,18 +55,12 @@ class TailDestination:
         """The file whose long line is shown in part. While there is one, no other file may be shown."""
         self._sink = sink
         self._abandon = abandon
-        self._lock = threading.Lock()  # guards the next three attributes, as another thread may abandon the Tail
-        self._writing = False
-        self._opening = False
+        self._lock = threading.Lock()  # guards the next two attributes, as another thread may abandon the Tail
+        self._pending = False  # whether a write or an open is pending that cannot be interrupted
         self._ended = False
         self._updating: set[LogReader] = set()  # files with an update that is not yet due
         self._prompt: LogReader | None = None  # the file whose prompt is the end of what is shown
         self._unfinished = False  # the last line ended without a newline
-
-    @property
-    def is_console(self) -> bool:
-        """Whether the sink is a console."""
-        return self._sink.is_console
 
     def show(self, feed: LogReader, chunk: bytes, now_ns: int) -> None:
         """Show the lines that the next chunk of a file completes.
@@ -75,15 +69,13 @@ class TailDestination:
             Canceled: The Tail was abandoned.
             DestinationError: The destination failed. The same holds for `show_updates` and `finish`.
         """
-        continues = _told_time(feed).continues
-        self._show(feed, feed.lines.feed(chunk, now_ns), continues=continues)
+        self._show(feed, lambda lines: lines.feed(chunk, now_ns))
 
     def show_updates(self, now_ns: int) -> None:
         r"""Show the rewritten lines (``\r``) and prompts whose update is due."""
         if self.reserved is None:
             for feed in list(self._updating):
-                continues = _told_time(feed).continues
-                self._show(feed, feed.lines.update(now_ns), continues=continues)
+                self._show(feed, lambda lines: lines.update(now_ns))
 
     def next_update_ns(self) -> int | None:
         """Return the time at which the next update is due; None if no update is pending."""
@@ -93,10 +85,12 @@ class TailDestination:
 
     def finish(self, feed: LogReader) -> None:
         """Show the unfinished last line of a file."""
-        continues = _told_time(feed).continues
-        self._show(feed, feed.lines.finish(), continues=continues)
+        self._show(feed, LineStream.finish)
 
-    def _show(self, feed: LogReader, out: bytes, *, continues: bool) -> None:
+    def _show(self, feed: LogReader, complete: Callable[[LineStream], bytes]) -> None:
+        """Write the text that `complete` takes from the lines of a file."""
+        lines = _told_time(feed)
+        continues, out = lines.continues, complete(lines)
         try:
             if out and self._unfinished and not continues:
                 self._write(b"\n")
@@ -127,34 +121,23 @@ class TailDestination:
             self._updating.add(feed)
 
     def _write(self, data: bytes) -> None:
-        with self._lock:
-            self._writing = True
-        try:
+        with nullcontext() if self._sink.interruptible else self.uninterruptible():
             self._sink.write(data, self._abandon)
-        finally:
-            with self._lock:
-                self._writing = False
-        if self._ended:  # `end_if_stuck` has set it meanwhile
-            raise Canceled(0)
 
     @contextmanager
-    def opening(self) -> Iterator[None]:
-        """Let `end_if_stuck` end the Tail while its thread opens a file.
-
-        A dead file server may never answer the open.
+    def uninterruptible(self) -> Iterator[None]:
+        """Let `end_if_stuck` end the Tail during a write, or during an open, which a dead file server may never answer.
 
         Raises:
-            Canceled: The Tail was abandoned before the open, or was ended during the open.
+            Canceled: The Tail was ended meanwhile.
         """
         with self._lock:
-            self._opening = True
+            self._pending = True
         try:
-            if self._abandon.is_set():  # because its callback may have run before
-                raise Canceled(0)
             yield
         finally:
             with self._lock:
-                self._opening = False
+                self._pending = False
             if self._ended:
                 raise Canceled(0)
 
@@ -164,8 +147,7 @@ class TailDestination:
         Thread-safe.
         """
         with self._lock:
-            pending = self._opening or (self._writing and not self._sink.interruptible)
-            stuck = pending and not self._ended
+            stuck = self._pending and not self._ended
             self._ended = self._ended or stuck
         return stuck
 
@@ -276,7 +258,7 @@ def _is_prompt_of(feed: LogReader, local_rank: int) -> bool:
 
 
 class Due(Bare):
-    """The deadline of the inbox has expired."""
+    """A file has changed, the Tail was abandoned, or the deadline of the inbox has expired."""
 
 
 class DueInbox:
@@ -402,8 +384,8 @@ class TailFiles:
             return list(ready)
         return [feed for feed in ready if ready.keys().isdisjoint(self._before.get(feed, ()))]
 
-    def change(self, message: ChangeFiles) -> list[LogReader]:
-        """Add the readers of a rank's next life; return the readers to read from now.
+    def change(self, message: ChangeFiles) -> tuple[list[LogReader], Sequence[LogReader]]:
+        """Add the readers of a rank's next life; return the readers to read from now, and those to open now.
 
         The readers of the rank's past life end. If the life before the past one is not shown yet, the readers of the
         next life are opened only at their turn. So a slow destination costs descriptors for at most two lives of a
@@ -425,11 +407,7 @@ class TailFiles:
         for feed in past:
             if not self._is_readable(feed):
                 self.drop_if_past(feed)
-        return [feed for feed in (*past, *message.feeds) if self._is_readable(feed)]
-
-    def opens_at_its_turn(self, feed: LogReader) -> bool:
-        """Whether the file is to be opened at its first read."""
-        return feed in self._unopened
+        return [feed for feed in (*past, *message.feeds) if self._is_readable(feed)], () if late else message.feeds
 
     def take_its_turn(self, feed: LogReader) -> bool:
         """Return whether the file must be opened now, because its turn has come. The next call returns False."""
@@ -473,14 +451,6 @@ class TailFiles:
             elif isinstance(message, Drain):
                 self.end_at(message.sizes)
         return self._missed_bytes + sum(feed.remaining_bytes() for feed in self._feeds)
-
-    def let_go_of_watches(self) -> list[Watch]:
-        """Return the watches, which the caller must then end."""
-        return [watch for feed in self._feeds for watch in feed.let_go_of_watch()]
-
-
-class Changed(Bare):
-    """A file has changed, or the Tail was abandoned. At most one is in the inbox."""
 
 
 class Tail(pykka.ThreadingActor):
@@ -541,12 +511,11 @@ class Tail(pykka.ThreadingActor):
             else ScreenDestination(sink, self._abandon, screen)
         )
         self._on_error = on_error
-        self._warns = warns
+        self._warns = warns and sink.is_console
         found = readers(sink, sources, line_filter, follow_writers=follows_writers, screen=screen, trimming=trimming)
         self._feeds = TailFiles(found)
-        self._lock = threading.Lock()  # guards the next two attributes, which other threads use, too
+        self._lock = threading.Lock()  # guards the next attribute, which other threads use, too
         self._changed: dict[LogReader, None] = {}
-        self._told = False
         self._ready: dict[LogReader, None] = {}  # readers that may have unread data, in turn
         self._pace = Pace()
         self._draining = False
@@ -593,7 +562,7 @@ class Tail(pykka.ThreadingActor):
     def _handle_receive(self, message: Any) -> Any:
         if isinstance(message, Drain):
             return self._guarded(partial(self._drain, message))
-        if isinstance(message, (Changed, Due)):
+        if isinstance(message, Due):
             return self._guarded(self._step)
         if isinstance(message, ChangeFiles):
             return self._guarded(partial(self._change_files, message))
@@ -646,16 +615,18 @@ class Tail(pykka.ThreadingActor):
 
     def _open_one(self, feed: LogReader) -> None:
         try:
-            with self._destination.opening():
+            with self._destination.uninterruptible():
+                if self._abandon.is_set():  # because its callback may have run before
+                    raise Canceled(0)  # noqa: TRY301 - the block tells the abandoning thread that it is in time
                 feed.open(partial(self._notice, feed))
         except Canceled:
             feed.close()  # the abandoning thread may have closed the reader before it was open
             raise
 
     def _change_files(self, message: ChangeFiles) -> None:
-        self._ready |= dict.fromkeys(self._feeds.change(message))
-        # Before a watch is given back, because the end of the last one ends the watching thread
-        self._open_files([feed for feed in message.feeds if not self._feeds.opens_at_its_turn(feed)])
+        to_read, to_open = self._feeds.change(message)
+        self._ready |= dict.fromkeys(to_read)
+        self._open_files(to_open)  # before a watch is given back: the end of the last one ends the watching thread
         self._step()
 
     def _open_late(self, feed: LogReader) -> None:
@@ -665,16 +636,16 @@ class Tail(pykka.ThreadingActor):
             feed.end_at(feed.limit_bytes)
 
     def _notice(self, feed: LogReader) -> None:
-        """Note that a file has changed. Called on the watching thread."""
+        """Note that a file has changed; tell it once until the Tail looks. Called on the watching thread."""
         with self._lock:
+            known = bool(self._changed)
             self._changed[feed] = None
-            known, self._told = self._told, True
         if not known:
             self._wake()
 
     def _wake(self) -> None:
         try:
-            self.actor_ref.tell(Changed())
+            self.actor_ref.tell(Due())
         except pykka.ActorDeadError:
             return
 
@@ -723,7 +694,6 @@ class Tail(pykka.ThreadingActor):
         if self._changed and now_ns >= self._pace.due_ns and not self._draining:
             with self._lock:
                 changed, self._changed = self._changed, {}
-                self._told = False
             for feed in changed:
                 feed.changed = True
                 if feed.is_open:
@@ -781,7 +751,7 @@ class Tail(pykka.ThreadingActor):
         self._ready[feed] = None
         if not feed.was_truncated:
             self._report(feed.path, OSError(errno.ESTALE, WRITTEN_OVER, feed.path))
-            if self._warns and self._destination.is_console:
+            if self._warns:
                 say_at_last(f"{feed.path}: {WRITTEN_OVER}", logging.WARNING)
         feed.start_again()
 
@@ -819,7 +789,7 @@ class Tail(pykka.ThreadingActor):
             for feed, limit_bytes in self._left.items():
                 feed.limit_bytes = min(limit_bytes, feed.size_bytes())
         remaining_bytes = self._feeds.remaining_bytes(self._inbox().messages())
-        watches = self._feeds.let_go_of_watches()
+        watches = [watch for feed in self._feeds for watch in feed.let_go_of_watch()]
         for feed in self._feeds:
             self._quietly(feed.close)
         self._quietly(self._abandon.close)

@@ -197,9 +197,10 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
         found["role_of"] = tuple(number for number, part in enumerate(parts) for _ in part.ranks)
         found["needs"] = _numbered_needs(parts, settings["roles"])
         found["envs"] = _role_environments(found["roles"], parts, found["envs"])
-    if _needs_sockets(found, parts):
-        _check_unset(found["envs"])
-    elif SOCKET in {name for env in found["envs"].values() for name in env}:  # the caller hears the ranks
+    heard = [rank for rank, env in found["envs"].items() if SOCKET in env]
+    if heard and _needs_sockets(found, parts):
+        raise SpecError(f"rank {heard[0]}: its envs set {SOCKET}, which the gang sets; leave it out")
+    if heard:  # by the caller
         found["notifies"] = False
     return found
 
@@ -272,13 +273,6 @@ def _place(text: str, cwd: str | None) -> tuple[str, int] | str:
 def _needs_sockets(found: Mapping[str, Any], parts: Iterable[RankSpec]) -> bool:
     """Whether the ranks have notify sockets."""
     return found["watchdog"] is not None or any("notify" in part.ready for part in parts)
-
-
-def _check_unset(envs: Mapping[int, Mapping[str, str]]) -> None:
-    """Raise `SpecError` if the caller sets the address of a rank's notify socket."""
-    for rank, env in envs.items():
-        if SOCKET in env:
-            raise SpecError(f"rank {rank}: its envs set {SOCKET}, which the gang sets; leave it out")
 
 
 def _sources(found: dict[str, Any]) -> Sequence[Any]:

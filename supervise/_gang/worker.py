@@ -21,7 +21,6 @@ from supervise._process.launch.program import Launched, Launcher, UnreapedError
 from supervise._record import NamedTuple
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.future import Reply
-from supervise.messages import Bare
 
 if TYPE_CHECKING:
     import pykka
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 # The orders of a Supervisor to a Worker
 
 
-class Launch(Bare):
+class Launch(say.Bare):
     """Start the rank's process. Supervisor -> Worker."""
 
 
@@ -52,11 +51,11 @@ class Deliver(NamedTuple):
     """Monotonic time of the request, so that one scan of the processes serves all ranks of a stop."""
 
 
-class Release(Bare):
+class Release(say.Bare):
     """Let the rank exit, whose function has returned. Supervisor -> Worker."""
 
 
-class LookForStop(Bare):
+class LookForStop(say.Bare):
     """Report `WorkerStopped` if the rank's process was suspended since the last report. Supervisor -> Worker."""
 
 
@@ -66,7 +65,7 @@ class SuspendedAsAsked(NamedTuple):
     local_rank: int
 
 
-class ReportStuck(Bare):
+class ReportStuck(say.Bare):
     """Report `WorkerUnkillable` if a process has survived SIGKILL for the whole bounded wait. Supervisor -> Worker."""
 
 
@@ -107,17 +106,6 @@ def _epoch_ns() -> int:
     readings = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(3)]
     before, wall, after = min(readings, key=lambda reading: reading[2] - reading[0])
     return wall - (before + after) // 2
-
-
-def _complaint(code: int | None, kind: str | None) -> str | None:
-    """Return why an exit code of 0 or a lost status is a failure; None if there is no complaint."""
-    if code is None:
-        return "exit status lost: another part of this program reaped the process"
-    if kind is None:  # a program
-        return None
-    from supervise._process.launch.return_value import complaint
-
-    return complaint(code, kind)
 
 
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.01, 1.0
@@ -349,7 +337,13 @@ class Worker(LoopActor):
             self._patience.cancel()
         # The channel is already closed if this rank was reported as unkillable before
         kind = self._outcome.kind() if self._outcome is not None and self._outcome.fd >= 0 else None
-        has_value = kind in ("value", "None")
+        has_value, complaint = kind in ("value", "None"), None
+        if ended.code is None:
+            complaint = "exit status lost: another part of this program reaped the process"
+        elif kind is not None:  # a function
+            from supervise._process.launch.return_value import complaint as of_function  # loaded with the launcher
+
+            complaint = of_function(ended.code, kind)
         group_left = self._process.group_alive()
         if group_left:
             self._unwatch_all()
@@ -366,10 +360,10 @@ class Worker(LoopActor):
                 core_dumped=ended.core_dumped,
                 error_ns=error_ns,
                 lost_peer=error_ns is not None and lost_peer(message_of(self._error_file)),
-                complaint=_complaint(ended.code, kind) if kind is not None or ended.code is None else None,
+                complaint=complaint,
                 has_value=has_value,
                 lingered=self._outcome.note() if self._outcome is not None and has_value and ended.code else "",
-                log_bytes=self._sizes() if self._log_paths else {},
+                log_bytes={path: size for path in self._log_paths if (size := size_of(path)) is not None},
                 max_rss_bytes=ended.max_rss_bytes,
                 cpu_time_s=ended.cpu_time_s,
                 group_left=group_left,
@@ -382,9 +376,6 @@ class Worker(LoopActor):
         # Watch members that have been signaled, since they may end, and members that only `_process` can identify.
         if group_left and (self._signaled or self._process.holds_members):
             self._watch_group()
-
-    def _sizes(self) -> dict[str, int]:
-        return {path: size for path in self._log_paths if (size := size_of(path)) is not None}
 
     # Signals
 

@@ -19,7 +19,7 @@ import signal
 import threading
 
 from supervise._platform import F_SETSIG
-from supervise._process.files import clear_of_stdio, stdio_taken
+from supervise._process.files import clear_of_stdio, close, stdio_taken
 from supervise._runtime import fork_hooks
 
 _lock = threading.RLock()  # a signal handler may fork inside it
@@ -196,11 +196,8 @@ def arm_self(read_end: int) -> None:
 
 def _forget_in_child() -> None:
     """Close the host's pipes in a forked child. Its copies of the write ends would prevent the hang-up."""
-    for fd in _write_ends:
-        os.close(fd)
+    close(*_write_ends, *_kept)
     _write_ends.clear()
-    for fd in _kept:
-        os.close(fd)
     _kept.clear()
     _lock.release()
 

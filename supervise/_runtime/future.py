@@ -159,8 +159,6 @@ class Reply(pykka.Future[T]):
             self._awaited = value
             value.add_done_callback(partial(_follow, weakref.ref(self)))
             return
-        if self._awaited is not None or self._get_hook is not None:
-            raise queue.Full
         self._resolve(value, None)
 
     def set_exception(self, exc_info: ExcInfo | None = None) -> None:
@@ -177,8 +175,6 @@ class Reply(pykka.Future[T]):
             traceback = error.__traceback__ = None
         if traceback is not None and error.__traceback__ is not traceback:
             error = error.with_traceback(traceback)
-        if self._awaited is not None or self._get_hook is not None:
-            raise queue.Full
         self._resolve(None, error)
 
     def fail(self, error: BaseException) -> None:
@@ -200,7 +196,8 @@ class Reply(pykka.Future[T]):
 
     def _resolve(self, value: object, error: BaseException | None) -> None:
         outcome: Outcome = (value, error)
-        if self._slot.setdefault("result", outcome) is not outcome:
+        foreseen = self._awaited is not None or self._get_hook is not None
+        if foreseen or self._slot.setdefault("result", outcome) is not outcome:
             raise queue.Full
         self._wake()
 

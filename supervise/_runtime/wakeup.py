@@ -63,10 +63,6 @@ class Bell:
         return self._lock.acquire(timeout=-1 if timeout_s is None else min(max(timeout_s, 0.0), TIMEOUT_MAX))
 
 
-def _eventfd() -> int:
-    return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-
-
 class OwnedFd:
     """A descriptor that its object closes."""
 
@@ -105,14 +101,14 @@ class WakeFd(OwnedFd):
         Raises:
             OSError: No descriptor is left, or the kernel refuses the system call.
         """
-        made = platform.needed(_eventfd) if same_as is None else same_as.fileno()
+        flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
+        made = platform.needed(lambda: os.eventfd(0, flags)) if same_as is None else os.dup(same_as.fileno())
         super().__init__(made)
-        if same_as is not None or made <= 2:
+        if made <= 2:
             try:
                 self.fd = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 3)
             finally:
-                if same_as is None:
-                    os.close(made)
+                os.close(made)
 
     def set(self) -> None:
         """Make the descriptor readable. Callable from any thread. Has no effect after `close`."""

@@ -167,10 +167,9 @@ def _pids(gang: pykka.ActorRef[Supervisor]) -> dict[int, int]:
 
 def excuse(processes: list[RankProcess]) -> None:
     """Inform the gang that the caller is about to stop these processes because another has failed."""
-    if processes:
-        gang = processes[0]._gang  # noqa: SLF001 - a class of supervise
-        with contextlib.suppress(pykka.ActorDeadError):
-            gang.tell(PeersStopped(ranks=frozenset(each._local_rank for each in processes)))  # noqa: SLF001 - a class of supervise
+    gang = processes[0]._gang  # noqa: SLF001 - a class of supervise
+    with contextlib.suppress(pykka.ActorDeadError):
+        gang.tell(PeersStopped(ranks=frozenset(each._local_rank for each in processes)))  # noqa: SLF001 - a class of supervise
 
 
 def abandon(processes: list[RankProcess], sig: signal.Signals) -> None:
@@ -204,12 +203,12 @@ def _wait_at_exit() -> None:
 
 
 def _await_ranks() -> None:
-    if issubclass(getattr(sys, "last_type", None) or object, KeyboardInterrupt):
-        for ends in list(_standing):
-            ends.interrupt()
-        return  # after Ctrl-C, this process closes its ranks
+    interrupted = issubclass(getattr(sys, "last_type", None) or object, KeyboardInterrupt)
     for ends in list(_standing):
-        ends.wait()
+        if interrupted:  # after Ctrl-C, this process closes its ranks
+            ends.interrupt()
+        else:
+            ends.wait()
 
 
 def _drop_in_child() -> None:

@@ -107,7 +107,7 @@ def test_a_failed_start_stops_those_that_run_and_the_first_error_stays():
     assert actions[3:] == [ReapAll()]
     gang, actions = decide(gang, census())
     assert actions == [
-        SendSignal(ranks=frozenset({0}), sig=SIGTERM, escalation=0),
+        SendSignal(ranks=frozenset({0}), sig=SIGTERM),
         SetTimer(name="grace", delay_s=7.0, only_sooner=True),
     ]
     gang, actions = decide(gang, exited(0, -15))
@@ -119,11 +119,11 @@ def test_a_rank_that_starts_while_the_gang_is_stopped_is_signaled_too():
     gang = Gang(nprocs=2, grace_s=1.0, window=2)
     gang, _ = run(gang, StartAsked(), started(0), close(SIGINT), census())
     gang, actions = decide(gang, started(1))
-    assert actions == [SendSignal(ranks=frozenset({1}), sig=SIGINT, escalation=0)]
+    assert actions == [SendSignal(ranks=frozenset({1}), sig=SIGINT)]
     gang, _ = run(Gang(nprocs=1, grace_s=1.0), StartAsked(), close(), census(), expired("grace"))
     gang, actions = decide(gang, started(0))
     assert actions == [
-        SendSignal(ranks=frozenset({0}), sig=SIGKILL, escalation=1),
+        SendSignal(ranks=frozenset({0}), sig=SIGKILL),
         SetTimer(name="kill", delay_s=5.0),
     ]
 
@@ -173,7 +173,7 @@ def test_nobody_is_signaled_before_the_dead_are_counted():
     assert actions == []
     gang, actions = decide(gang, census())
     assert actions == [
-        SendSignal(ranks=frozenset({2}), sig=SIGTERM, escalation=0),
+        SendSignal(ranks=frozenset({2}), sig=SIGTERM),
         SetTimer(name="grace", delay_s=30.0, only_sooner=True),
     ]
 
@@ -182,7 +182,7 @@ def test_the_grace_is_one_deadline_and_then_all_that_is_left_is_killed_at_once()
     gang, _ = run(running(4), exited(0, 1), census(), exited(1, -15))
     gang, actions = decide(gang, expired("grace"))
     assert actions == [
-        SendSignal(ranks=frozenset({2, 3}), sig=SIGKILL, escalation=1),
+        SendSignal(ranks=frozenset({2, 3}), sig=SIGKILL),
         SetTimer(name="kill", delay_s=5.0),
     ]
 
@@ -201,9 +201,7 @@ def test_what_cannot_be_killed_is_named_and_given_up():
 @pytest.mark.parametrize("ask", [close(SIGKILL), close(timeout_s=0.0)], ids=["SIGKILL", "no-grace"])
 def test_a_kill_that_is_asked_for_is_not_polite_first(ask):
     _, actions = run(running(2), ask, census())
-    assert [a for a in actions if isinstance(a, SendSignal)] == [
-        SendSignal(ranks=frozenset({0, 1}), sig=SIGKILL, escalation=1)
-    ]
+    assert [a for a in actions if isinstance(a, SendSignal)] == [SendSignal(ranks=frozenset({0, 1}), sig=SIGKILL)]
 
 
 def test_a_second_close_shortens_the_grace_and_never_lengthens_it():
@@ -212,12 +210,12 @@ def test_a_second_close_shortens_the_grace_and_never_lengthens_it():
     gang, actions = decide(gang, close(timeout_s=3.0))
     assert actions == [SetTimer(name="grace", delay_s=3.0, only_sooner=True)]
     gang, actions = decide(gang, close(SIGKILL))
-    assert SendSignal(ranks=frozenset({0}), sig=SIGKILL, escalation=1) in actions
+    assert SendSignal(ranks=frozenset({0}), sig=SIGKILL) in actions
 
 
 def test_a_second_close_while_the_dead_are_counted_is_heard():
     _, actions = run(running(1), close(timeout_s=10.0), close(SIGKILL), census())
-    assert actions[1] == SendSignal(ranks=frozenset({0}), sig=SIGKILL, escalation=1)
+    assert actions[1] == SendSignal(ranks=frozenset({0}), sig=SIGKILL)
 
 
 def test_the_first_reason_stays():
@@ -230,7 +228,7 @@ def test_what_finished_ranks_left_behind_ends_at_close_politely_first():
     assert actions == [DrainTails(), Publish()]
     gang, actions = decide(gang, close(timeout_s=2.0))
     assert actions == [
-        SendSignal(ranks=frozenset({0}), sig=SIGTERM, escalation=0),
+        SendSignal(ranks=frozenset({0}), sig=SIGTERM),
         SetTimer(name="grace", delay_s=2.0, only_sooner=True),
     ]
     gang, actions = decide(gang, GroupEmptied(local_rank=0))
@@ -383,7 +381,7 @@ def test_every_rank_that_returns_makes_a_success():
 @pytest.mark.parametrize("code", [1, 3, 255, -9, -11, None])
 def test_the_rank_that_fails_is_the_root_cause_and_who_we_stopped_is_a_bystander(code):
     verdict = verdict_on(3, exited(2, code), counted(), exited(0, -15), exited(1, 1))
-    assert (verdict.outcome, verdict.blamed, verdict.kind) == ("failed", (2,), "cause")
+    assert (verdict.outcome, verdict.blamed) == ("failed", (2,))
     assert verdict.roles == {0: "bystander", 1: "bystander", 2: "root_cause"}
 
 
@@ -512,13 +510,13 @@ def test_who_had_recorded_an_exception_and_still_returns_is_no_cause():
 @pytest.mark.parametrize("code", [-15, 1, 143])
 def test_a_gang_that_was_closed_has_no_cause_and_never_looks_like_success(code):
     verdict = verdict_on(2, CLOSE, counted(), exited(0, code), exited(1, -15))
-    assert (verdict.outcome, verdict.blamed, verdict.kind) == ("stopped", (0, 1), "stopped")
+    assert (verdict.outcome, verdict.blamed) == ("stopped", (0, 1))
     assert set(verdict.roles.values()) == {"bystander"}
 
 
 def test_o15_a_clean_exit_on_our_polite_signal_is_no_failure():
     verdict = verdict_on(3, exited(0), CLOSE, counted(), exited(1, 0, complaint="no return value"), exited(2, 0))
-    assert (verdict.outcome, verdict.blamed, verdict.kind) == ("stopped", (), "stopped")
+    assert (verdict.outcome, verdict.blamed) == ("stopped", ())
     assert verdict.roles == {0: "finished", 1: "bystander", 2: "bystander"}
 
 
@@ -548,7 +546,7 @@ def test_a_gang_that_had_ended_well_when_it_was_closed_has_succeeded():
 def test_a_gang_whose_time_was_up_says_so():
     timeout = CLOSE._replace(reason="timeout")
     verdict = verdict_on(2, timeout, counted(), exited(0, -15), exited(1, -15))
-    assert (verdict.outcome, verdict.kind) == ("timed_out", "stopped")
+    assert verdict.outcome == "timed_out"
 
 
 def test_a_rank_that_nothing_can_end_is_lost():
@@ -846,7 +844,6 @@ class _Machine(RuleBasedStateMachine):
             assert verdict.blamed or len(good) == self.gang.nprocs
         else:
             assert verdict.blamed
-        assert (verdict.outcome == "failed") == (verdict.kind == "cause" and bool(verdict.blamed))
 
     def world_answers(self):  # noqa: C901 - all that can be asked for
         """Everything that was asked for happens; what is immortal or never starts does not."""

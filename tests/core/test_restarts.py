@@ -321,7 +321,7 @@ def test_sigkill_and_its_wait_follow_the_late_start_of_a_rank_of_a_killed_batch(
     assert actions == [], "the next life waits for the launch"
     gang, actions = decide(gang, started())
     assert actions == [
-        SendSignal(ranks=frozenset({0}), sig=SIGKILL, escalation=1),
+        SendSignal(ranks=frozenset({0}), sig=SIGKILL),
         SetTimer(name="kill", delay_s=5.0, key=2),
     ]
 
@@ -330,7 +330,7 @@ def test_a_stop_signal_sigkill_leaves_ranks_that_restart_and_their_sweep_no_time
     gang = Gang(nprocs=1, grace_s=1.0, policy=RestartPolicy(), strategy="one_for_one", stop_signal=SIGKILL)
     gang, actions = run_to(gang, StartAsked(), started(), RanksAsked("restart", 1, frozenset({0})))
     assert actions == [
-        SendSignal(ranks=frozenset({0}), sig=SIGKILL, escalation=1),
+        SendSignal(ranks=frozenset({0}), sig=SIGKILL),
         SetTimer(name="kill", delay_s=5.0, key=1),
     ]
     _, actions = decide(gang, ended(-9))

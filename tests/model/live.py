@@ -161,7 +161,6 @@ class LiveCore:
         return {
             "outcome": verdict.outcome,
             "blamed": verdict.blamed,
-            "kind": verdict.kind,
             "roles": dict(sorted(verdict.roles.items())),
             "ends": {
                 end.local_rank: (end.exitcode, end.ended_ns, end.error_ns, end.complaint)

@@ -158,7 +158,7 @@ def a_request_is_answered_before_readiness() -> Any:
     def early(old: Any, gang: Any, event: Any, decision: Any) -> None:
         old(gang, event, decision)
         if gang.phase == "running" and event.local_rank not in gang.batch_of:
-            batches.ready(gang, event.local_rank, decision)
+            batches.answer(gang, [event.local_rank], decision, "restart")
 
     return _instead("_started", early)
 
@@ -284,7 +284,7 @@ def a_failed_launch_answers_a_request() -> Any:
     """A restart is answered when the ranks run again."""
 
     def answered(old: Any, gang: Any, event: Any, decision: Any) -> None:
-        batches.ready(gang, event.local_rank, decision)
+        batches.answer(gang, [event.local_rank], decision, "restart")
         old(gang, event, decision)
 
     return _instead("_life_failed_to_start", answered, decide)

@@ -20,7 +20,7 @@ import pytest
 
 from supervise import SpecError, Supervisor
 from supervise._core.steps import Swept
-from supervise._gang.sweep import Sweep
+from supervise._gang.shutdown import Sweep
 from supervise._process import lifeline
 from supervise._process.containment import cgroup, escapees, escapees as containments, groups, marker
 from supervise._process.containment.cgroup import GangFolder

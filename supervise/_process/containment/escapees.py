@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from supervise._process.containment.cgroup import GangFolder
     from supervise._settings import Containment
 
+    _Check = Callable[[int], tuple[bool, int | None]]
+    """Function from a pid to two values: whether the process belongs to the gang, and its rank."""
+
 
 # Search for the life of a rank from which a process descends, by the marker that the process has inherited
 
@@ -145,10 +148,6 @@ def _number_by_file(place: str, token: str) -> int | None:
             return number
     return None
 
-
-if TYPE_CHECKING:
-    _Check = Callable[[int], tuple[bool, int | None]]
-    """Function from a pid to two values: whether the process belongs to the gang, and its rank."""
 
 _MOST_RANKS = 1_000_000
 """The number in a marker is the life of a rank multiplied by this constant, plus the rank."""

@@ -168,6 +168,12 @@ class Process:
     descriptors.
     """
 
+    _by_members: bool = False
+    """Whether to signal each member of the group separately also before the reap is known.
+
+    After the reap, a new group may have the number.
+    """
+
     def __init__(self, pid: int, notice: Pidfd | ExitThread, *, execs: bool = True, keep: Any = None) -> None:
         """Take over a process that is not reaped yet.
 
@@ -183,7 +189,6 @@ class Process:
         self._notice = notice
         self._execs = execs
         self._keep = keep
-        self._reaped = False
         self._killed = False
         self._gone_at_once = notice.fd < 0
         """Whether other code reaped the process before its descriptor was opened. Its group may still have members."""
@@ -263,8 +268,7 @@ class Process:
         return self._notice.peek()
 
     def _mark(self, code: int | None) -> None:
-        """Note that the process is reaped. Store the code in the `Popen`, so that it never waits for a reused pid."""
-        self._reaped = True
+        """Store the code of the reaped process in the `Popen`, so that it never waits for a reused pid."""
         if self._keep is not None and self._keep.returncode is None:
             self._keep.returncode = code if code is not None else 0
 
@@ -303,7 +307,7 @@ class Process:
             send = self._notice.send
             return spared or send(sig, platform.PIDFD_SIGNAL_PROCESS_GROUP) or send(sig, 0)
         if not self._holds_number():
-            return self._knows_members() and self._signal_members(sig)
+            return (self._by_members or self._ended is not None) and self._signal_members(sig)
         try:
             os.killpg(self.pid, sig)
         except ProcessLookupError:  # the process has not called setsid yet
@@ -321,17 +325,13 @@ class Process:
 
     def _holds_number(self) -> bool:
         """Return whether the process still has its pid: it runs, or it is a zombie that only the host would reap."""
-        if self._reaped:
+        if self._ended is not None:
             return False
         try:
             self._peek()
         except ChildProcessError:
             return False
         return True
-
-    def _knows_members(self) -> bool:
-        """Return whether to signal each member of the group separately, because a new group may have the number."""
-        return self._reaped
 
     def _number_is_anothers(self) -> bool:
         """Return whether a new process has the pid of this one, which is reaped."""

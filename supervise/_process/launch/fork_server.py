@@ -171,8 +171,7 @@ class _Asking(threading.Thread):
         """Close the copies of the descriptors and make `ready` readable."""
         self._over.set()
         self._over.close()
-        for fd in self._fds:
-            os.close(fd)
+        close(*self._fds)
 
     def take(self) -> int:
         """Return the descriptor of the server's reports on the process. Call this only once `ready` is readable.
@@ -205,8 +204,7 @@ def check_room() -> None:
         taken += os.pipe()
         taken += os.pipe()
     finally:
-        for fd in taken:
-            os.close(fd)
+        close(*taken)
 
 
 class ServerStatus(OwnedFd):
@@ -260,6 +258,8 @@ class ServerStatus(OwnedFd):
 
 class ForkServerChild(Process):
     """A process that the fork server has forked."""
+
+    _by_members = True
 
     def __init__(self, pid: int, parent: ServerStatus) -> None:
         """Take over a process.
@@ -342,11 +342,8 @@ class ForkServerChild(Process):
         try:
             seen = reading(self.pid)
         except OSError:  # such as EMFILE; the pid is in use until the server reports the reap
-            return not self._reaped and not self._notice.dead
-        return not self._reaped and seen is not None and seen.started == self._started and not seen.dead
-
-    def _knows_members(self) -> bool:
-        return True
+            return self._ended is None and not self._notice.dead
+        return self._ended is None and seen is not None and seen.started == self._started and not seen.dead
 
     def _number_is_anothers(self) -> bool:
         seen = look(self.pid)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import supervise._process.launch.multiprocessing  # noqa: F401 - otherwise each child would import it
 from supervise._process.files import close
 from supervise._process.launch import bootstrap, dispositions, program
-from supervise._process.launch.program import Launched, LaunchSpec, closed_gate
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Plain, Settings
 from supervise._record import field, record
@@ -107,14 +106,14 @@ class ForkLauncher:
     local_rank: int
     fn: Callable[..., Any]
     args: tuple[Any, ...]
-    how: LaunchSpec
+    how: program.LaunchSpec
     row: Row
     plain: Plain | None = None
     """Settings of a function whose return value is ignored; None if the host reads the value."""
     _changes: dict[str, str | None] = field(default_factory=dict, init=False)
-    _forked: Launched | Exception | None = field(default=None, init=False)
+    _forked: program.Launched | Exception | None = field(default=None, init=False)
 
-    def launch(self) -> Launched:
+    def launch(self) -> program.Launched:
         """Return the process. It is forked now, or was forked at the launch of another rank of the row.
 
         Raises:
@@ -123,7 +122,7 @@ class ForkLauncher:
         if self._forked is None:
             self.row.fork_all(self)
         forked, self._forked = self._forked, None
-        if not isinstance(forked, Launched):
+        if not isinstance(forked, program.Launched):
             assert forked is not None  # noqa: S101 - the row has forked this rank, too
             raise forked
         return forked
@@ -139,7 +138,7 @@ class ForkLauncher:
         except Exception as error:
             self._forked = error
 
-    def _child(self, outcome: OutcomeFile, read_end: int) -> Launched:
+    def _child(self, outcome: OutcomeFile, read_end: int) -> program.Launched:
         out, err = self.how.streams.open()
         try:
             settings = Settings(
@@ -158,13 +157,13 @@ class ForkLauncher:
                 call=(self.fn, self.args),
             )
             gated = dispositions.others_may_reap()  # then the child must not exit before its pidfd is open
-            with closed_gate() if gated else contextlib.nullcontext() as gate:
+            with program.closed_gate() if gated else contextlib.nullcontext() as gate:
                 pid = fork()
                 if pid == 0:
                     if gate is not None:
                         os.read(gate, 1)  # until the host opens the gate, or dies
                         os.close(gate)
                     bootstrap.forked(settings)  # never returns
-                return Launched(process=program.hold(pid, execs=False))
+                return program.Launched(process=program.hold(pid, execs=False))
         finally:
             close(out, err)

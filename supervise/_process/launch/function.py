@@ -25,7 +25,6 @@ from supervise._process.files import clear_of_stdio, close, file_of, stdio_taken
 from supervise._process.launch import bootstrap, program
 from supervise._process.launch.fork_server import ensure_server, request
 from supervise._process.launch.posix_spawn import CLEAR_OF_SOCKETS
-from supervise._process.launch.program import Launched, LaunchSpec
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Plain, Settings
 from supervise._record import field, record
@@ -82,15 +81,15 @@ def check(start_method: str | None) -> None:
 
 
 def _check_python(start_method: str) -> None:
-    program = executable()
-    if not program:
+    path = executable()
+    if not path:
         raise SpecError(
             f"start_method {start_method!r} needs a Python to start, and sys.executable is empty; {_ways()}"
         )
-    real = os.path.realpath(program)
+    real = os.path.realpath(path)
     if not _PYTHON.search(os.path.basename(real)) and real == os.path.realpath("/proc/self/exe"):
         raise SpecError(
-            f"start_method {start_method!r} needs a Python to start, and sys.executable is this program, {program},"
+            f"start_method {start_method!r} needs a Python to start, and sys.executable is this program, {path},"
             f" in which Python is embedded; {_ways()}"
         )
 
@@ -367,13 +366,13 @@ class FunctionLauncher:
 
     local_rank: int
     method: StartMethod
-    how: LaunchSpec
+    how: program.LaunchSpec
     pickled: Pickled | None
     """Pickle of the call. None after the launch."""
     plain: Plain | None = None
     """Settings of a function whose return value is ignored; None if the host reads the value."""
 
-    def launch(self) -> Launched:
+    def launch(self) -> program.Launched:
         """Start the process.
 
         Raises:
@@ -395,7 +394,7 @@ class FunctionLauncher:
             **more,
         )
 
-    def _spawn(self, outcome: OutcomeFile, read_end: int) -> Launched:
+    def _spawn(self, outcome: OutcomeFile, read_end: int) -> program.Launched:
         from multiprocessing import resource_tracker
 
         assert self.pickled is not None  # noqa: S101 - a launcher launches once
@@ -427,11 +426,11 @@ class FunctionLauncher:
                 fds.add(begin)
                 # The command line for `multiprocessing.freeze_support`
                 command = [executable(), "--multiprocessing-fork", f"tracker_fd={tracker}", f"pipe_handle={begin}"]
-            return Launched(process=program.run_program(command, self.how, read_end, sorted(fds)))
+            return program.Launched(process=program.run_program(command, self.how, read_end, sorted(fds)))
         finally:
             close(*copies)
 
-    def _ask_server(self, outcome: OutcomeFile, read_end: int) -> Launched:
+    def _ask_server(self, outcome: OutcomeFile, read_end: int) -> program.Launched:
         assert self.pickled is not None  # noqa: S101 - a launcher launches once
         payload = None
         out, err = self.how.streams.open()
@@ -450,6 +449,6 @@ class FunctionLauncher:
             payload = self.pickled.payload(settings)
             fds = [*users, read_end, outcome.fd, 1 if out is None else out, 2 if err is None else err, *held, payload]
             status = request(fds, self.pickled.beginning(bootstrap.Arrival(len(fds) - 1, execs=False)))
-            return Launched(status=status)
+            return program.Launched(status=status)
         finally:
             close(out, err, payload)

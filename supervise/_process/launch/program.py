@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from supervise._process.launch.fork_server import ServerStatus
-    from supervise._process.launch.posix_spawn import FoundPrograms
     from supervise._process.launch.return_value import OutcomeFile
-    from supervise._process.lifeline import Lifeline
 
 
 # Settings of one launch: environment, folder, streams and lifeline of a rank, for a program or a function
@@ -109,7 +107,7 @@ class LaunchSpec:
     """The stdin of a program; None for the null device."""
     listen: tuple[int, ...] = ()
     """Listening sockets, which the process gets as its descriptors from 3 on. None has a number below `least`."""
-    line: Lifeline
+    line: lifeline.Lifeline
     enter: str | None = None
     """The ``cgroup.procs`` file of the control group that the process enters before it runs.
 
@@ -119,7 +117,7 @@ class LaunchSpec:
     """Whether the process of a function stays alive after its return, until the host releases it."""
     gate: bool = False
     """Whether a program waits until its lifeline is armed."""
-    found: FoundPrograms | None = None
+    found: posix_spawn.FoundPrograms | None = None
     """The programs that were found for other ranks of the gang; None: search for the program."""
 
     @property
@@ -304,7 +302,7 @@ class Launched:
     process: Process | None = None
     status: ServerStatus | None = None
     outcome: OutcomeFile | None = None
-    line: Lifeline | None = None
+    line: lifeline.Lifeline | None = None
     """Lifeline of the process."""
     read_end: int = -1
     """Read end of the lifeline, which the host keeps until `lifeline.release`; -1 if the host keeps none."""

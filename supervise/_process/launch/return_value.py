@@ -111,17 +111,14 @@ class OutcomeFile:
         _, _, count, end = _HEADER.unpack(os.pread(self.fd, _HEADER.size, 0))
         table = os.pread(self.fd, count * _PLACE.size, end - count * _PLACE.size)
         places = list(_PLACE.iter_unpack(table))
-        with self._reader() as file:
+        # Opened again, because the host's descriptor shares its position with descendants of the worker
+        with os.fdopen(os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC), "rb") as file:
             if sealed and places:
                 buffers = self._map(end, places)
             else:
                 buffers = [_copy(file, start, size) for start, size in places]
             file.seek(_HEADER.size)
             return pickle.load(file, buffers=buffers)
-
-    def _reader(self) -> BufferedReader:
-        """Open the file again, because the host's descriptor shares its position with descendants of the worker."""
-        return os.fdopen(os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC), "rb")
 
     def _map(self, end: int, places: list[tuple[int, ...]]) -> list[memoryview]:
         """Map the buffers as writable memory. The kernel copies a page at the first write to it."""
