@@ -46,6 +46,18 @@ if __name__ == "__main__":
 """
 
 
+GLOO = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+if attempt == "0" and dist.get_rank() == 1:
+    raise ValueError("once")
+dist.barrier()
+say(attempt)
+"""
+
+
 STOPPED = """
 import os, pykka, signal, threading
 from torch.distributed.launcher.api import LaunchConfig
@@ -151,6 +163,13 @@ def _words(run_id, nodes, source):
     endpoint, limit = f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--max-restarts=0"
     words = (f"--nnodes={nodes}", "--nproc-per-node=1", "--rdzv-backend=c10d", endpoint, f"--rdzv-id={run_id}", limit)
     return lambda has_store: (*words, f"{conf}{has_store:d}", FAULT, source)
+
+
+def test_a_restart_of_gloo_does_not_meet_the_addresses_of_the_last_attempt(agents):
+    """In a store that the attempts share, gloo would find them, and wait for processes that have ended."""
+    agent = agents.fault("ours", GLOO, "--max-restarts=1")
+    assert agents.hear(2) == ["1", "1"]
+    assert agent.end() == 0, agent.told()
 
 
 def test_two_agents_meet(agents):
