@@ -249,6 +249,8 @@ class Worker(LoopActor):
         self.loop.call_later(_FIRST_RETRY_S, partial(self._guarded, again))
 
     def _failed_to_start(self, error: Exception) -> None:
+        if isinstance(error, OSError) and error.strerror:
+            error.strerror = platform.why_refused(error.errno or 0, error.strerror)
         self._owner.tell(steps.WorkerFailedToStart(self._rank, error, at_ns=time.monotonic_ns()))
 
     def _arrive(self) -> None:

@@ -294,6 +294,30 @@ def test_k9_a_process_of_multiprocessing_that_cannot_be_had_is_named(kind, call,
     assert "ulimit -u" in done.stdout
 
 
+NO_SECOND_LIFE = """
+import os, resource, sys
+from supervise import RestartPolicy, start_processes
+
+strategy, gate = sys.argv[1:]
+os.mkfifo(gate)
+more = {"restart_policy": RestartPolicy(max_restarts=1, backoff=0.0), "strategy": strategy}
+with start_processes("k9", "sh", {0: ("-c", f"read line <{gate}; exit 3")}, **more) as context:
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    open(gate, "w").close()
+    print(context.wait().failures[0].message)
+"""
+
+
+@pytest.mark.parametrize("strategy", ["one_for_one", "one_for_all"])
+def test_k9_a_later_life_that_a_limit_refuses_is_named_with_the_limit(strategy):
+    """Also where only the failed rank starts again."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o777)
+        done = run_as_another_user(folder, NO_SECOND_LIFE, strategy, f"{folder}/gate")
+    assert done.returncode == 0, done.stderr
+    assert "Resource temporarily unavailable; a limit on processes and threads" in done.stdout
+
+
 COMMAND_UNDER_A_LIMIT = """
 import os, resource, sys
 limit = int(sys.argv[1])
