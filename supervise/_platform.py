@@ -251,7 +251,10 @@ def no_thread(what: str, error: RuntimeError) -> OSError:
 
 
 def _limits() -> str:
-    import resource
-
+    """Return which limits may have refused a process or thread: the C library has one error for all."""
+    try:
+        import resource  # lazy: most processes never need it
+    except ImportError:  # no descriptor is left
+        return _LIMITS
     has_memory_limit = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
     return f"{_LIMITS}, or the limit on memory (ulimit -v)" if has_memory_limit else _LIMITS

@@ -76,7 +76,8 @@ class LogTrimmer:
     def end(self, *, readers_too: bool = True) -> None:
         """Stop. Without `readers_too`, continue to trim while readers show the remaining lines. Idempotent."""
         self._over = self._over or readers_too
-        self._watch.cancel()
+        watching, self._watch = self._watch, Watch()  # no cycle: the watch refers to this object
+        watching.cancel()
 
     def add(self, reader: Shown) -> None:
         """Remove only bytes that this reader has shown, from now on."""

@@ -42,7 +42,7 @@ def private_pipe() -> tuple[int, int]:
     The caller closes the write end by `close_private`.
 
     Raises:
-        OSError: There is no descriptor left.
+        OSError: There is no descriptor left, or no /dev/null.
     """
     with _lock, stdio_taken():  # a fork waits for the lock
         read, write = os.pipe()

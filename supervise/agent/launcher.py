@@ -46,7 +46,8 @@ def launch(config: LaunchConfig, entrypoint: Callable[..., Any] | str, *args: An
     config.run_id = config.run_id or str(uuid.uuid4().int)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle
     if config.max_nodes > 1 or config.max_restarts > 0:
-        # In a shared store, gloo of a later attempt finds the addresses of an earlier one. PyTorch 2.13 also publishes
+        # In a shared store, gloo of a later attempt finds the addresses of an earlier one. PyTorch 2.13 reads the
+        # variable for all but a static rendezvous, whose store is always shared. PyTorch 2.13 also publishes
         # the address of such a store in the first round of a rendezvous only. A node that joins in a later round, or
         # replaces another, would wait for it for 60 s, then all agents would fail.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")

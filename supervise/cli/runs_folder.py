@@ -15,7 +15,8 @@ _ADVICE = "set SUPERVISE_RUNS_DIR to a folder of yours"
 def runs_dir() -> str:
     """Return the path: ``$SUPERVISE_RUNS_DIR``, or else a folder below the user's state, or else below ``$TMPDIR``.
 
-    No folder may be writable, as in a container with a read-only file system. Then this path cannot be created.
+    Perhaps no folder can be written to, as in a container with a read-only file system. Then this path cannot be
+    created.
     """
     if given := os.environ.get("SUPERVISE_RUNS_DIR"):
         return os.path.abspath(given)
@@ -101,7 +102,10 @@ def _state() -> str | None:
     if not os.path.isabs(state) and os.path.isabs(home) and not _is_of_another(home):  # XDG ignores relative paths
         state = os.path.join(home, ".local", "state")
     runs = os.path.join(state, "supervise", "runs")
-    return state if os.path.isabs(state) and (os.path.isdir(runs) or _can_make(runs)) else None
+    is_wrong = os.path.lexists(runs) and not os.path.isdir(
+        runs
+    )  # such as a link to a disk that is not mounted: an error
+    return state if os.path.isabs(state) and (is_wrong or _can_make(runs)) else None
 
 
 def _is_of_another(home: str) -> bool:

@@ -161,6 +161,7 @@ def test_126_where_the_program_is_out_of_reach(supervise: Command):
     assert [done.stderr.rpartition(": ")[2].strip() for done in told.values()] == [
         *("Too many levels of symbolic links", "Not a directory", "File name too long"),
     ]
+    assert supervise.run("loop").stderr.startswith("supervise: cannot start rank 0: loop is not in PATH")
 
 
 @pytest.mark.skipif(not os.statvfs("/proc").f_flag & os.ST_NOEXEC, reason="/proc is mounted without noexec")

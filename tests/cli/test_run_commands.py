@@ -491,6 +491,11 @@ def test_where_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, te
     shutil.rmtree(tmp_path / ".local/state/supervise")
     (tmp_path / ".local/state/supervise").touch()  # no folder can be made below
     assert runs_dir() == str(temporary_folder / f"supervise-{os.geteuid()}")
+    (tmp_path / ".local/state/supervise").unlink()
+    (tmp_path / ".local/state/supervise").mkdir()
+    (tmp_path / ".local/state/supervise/runs").symlink_to("lost")  # perhaps a disk that is not mounted: no other folder
+    with pytest.raises(NotADirectoryError, match="is not a folder; set SUPERVISE_RUNS_DIR to one"):
+        make_runs_dir()
     monkeypatch.setenv("HOME", "/dev/null")
     assert runs_dir() == str(temporary_folder / f"supervise-{os.geteuid()}")
 

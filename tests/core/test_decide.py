@@ -844,6 +844,7 @@ class _Machine(RuleBasedStateMachine):
             assert verdict.blamed or len(good) == self.gang.nprocs
         else:
             assert verdict.blamed
+        assert (verdict.outcome == "failed") == ("root_cause" in verdict.roles.values())
 
     def world_answers(self):  # noqa: C901 - all that can be asked for
         """Everything that was asked for happens; what is immortal or never starts does not."""

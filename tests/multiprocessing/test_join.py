@@ -92,14 +92,15 @@ def test_an_exit_whose_code_is_truncated_to_0_is_not_a_success(method):
         mp.start_processes(work.run, sources("sys.exit(256)"), start_method=method)
 
 
-def test_an_exit_counts_from_when_it_left_the_function(tmp_path):
+@pytest.mark.parametrize(("code", "known"), [("7", 7), ("263", 7), ("2**70", 255), ("'text'", 1)])
+def test_an_exit_counts_from_when_it_left_the_function(tmp_path, code, known):
     """Its process is still exiting when its peer raises, and the stop ends it: libraries take long to end."""
     left = str(tmp_path / "left")
-    exits = f"import atexit; atexit.register(lambda: (open({left!r}, 'w'), block())); sys.exit(7)"
+    exits = f"import atexit; atexit.register(lambda: (open({left!r}, 'w'), block())); sys.exit({code})"
     wait = f"[threading.Event().wait(0.01) for _ in iter(lambda: os.path.exists({left!r}), True)]"
-    with pytest.raises(mp.ProcessExitedException, match=r"^process 1 terminated with exit code 7$") as caught:
+    with pytest.raises(mp.ProcessExitedException, match=rf"^process 1 terminated with exit code {known}$") as caught:
         mp.spawn(work.run, sources(f"{wait}; raise ValueError('later')", exits), 2)
-    assert (caught.value.error_index, caught.value.exit_code, caught.value.signal_name) == (1, 7, None)
+    assert (caught.value.error_index, caught.value.exit_code, caught.value.signal_name) == (1, known, None)
 
 
 def test_a_segmentation_fault_is_named():

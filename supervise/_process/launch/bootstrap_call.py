@@ -192,7 +192,7 @@ def _call_plainly(settings: Settings) -> None:
         if isinstance(error, SystemExit):
             if not _is_truncated(error.code):
                 if error.code not in (None, 0) and os.getpid() == rank_pid:
-                    _sent(settings, (time.monotonic_ns(), error.code & 0xFF if isinstance(error.code, int) else 1))
+                    _sent(settings, (time.monotonic_ns(), exit_code(error.code) if isinstance(error.code, int) else 1))
                 raise
             error = _explained(error)
         raised_ns, trace = time.monotonic_ns(), traceback_of(error)

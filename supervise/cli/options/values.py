@@ -80,7 +80,7 @@ _LARGEST_BYTES = 1 << 20
 
 
 def text_of(path: str, name: str) -> str:
-    r"""Return the text of a file. A line ends at ``\n`` or ``\r\n``; a byte-order mark at the begin is removed.
+    r"""Return the text of a file. A line ends at ``\n`` or ``\r\n``; a byte-order mark at the beginning is removed.
 
     Args:
         path: The file.
@@ -131,7 +131,7 @@ def open_without_wait(path: str, flags: int) -> int:
 
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
-"""Unit of a duration to its seconds. A unit is before those that are its end: each text ends in the last one."""
+"""Unit of a duration to its seconds. A unit precedes its own endings; every text ends in the last: ""."""
 _BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = r"([0-9]{1,15})([KMGT]?)(?:i?B)?"  # patterns are compiled at their first use, since few commands use them
 _RANKS = "[0-9]+(?:-[0-9]+)?"

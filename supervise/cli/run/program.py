@@ -51,12 +51,13 @@ def command(part: Part) -> tuple[str, ...]:
     if not _is_found(path, part.env.get("PATH", os.environ.get("PATH", os.defpath))):
         if os.path.isdir(path) and os.path.dirname(program):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), program)
-        number = errno.EACCES if os.path.dirname(program) else errno.ENOENT
+        if not os.path.dirname(program):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
         try:
             os.stat(path)
         except OSError as error:  # it is missing, or its folder may not be searched
-            number = error.errno or number
-        raise OSError(number, os.strerror(number), program)
+            raise OSError(error.errno, error.strerror, program) from None
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), program)
     return program, *part.args
 
 
