@@ -24,7 +24,7 @@ from supervise.errors import SpecError
 
 TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any, ClassVar
 
     from supervise.destinations import LogsDest
@@ -244,6 +244,23 @@ class DefaultLogsSpecs(LogsSpecs):
                 names another rank; no folder was created.
             OSError: A folder cannot be created; ``filename`` is its path.
         """
+        return self._reified(envs, envs)
+
+    def _make_folder_of(self, error_file: str) -> None:
+        """Create the folder of the rank with this error file, if it is missing.
+
+        Raises:
+            OSError: It cannot be created; ``filename`` is its path.
+        """
+        attempt_dir, name = os.path.split(os.path.dirname(error_file))
+        if name:
+            make_folders(attempt_dir, [name], self._made)
+
+    def _reified(self, envs: dict[int, dict[str, str]], made: Iterable[int]) -> LogsDest:
+        """Do what `reify` does, and create only the folders of the ranks in `made`.
+
+        A subclass that replaces `reify` may need all folders.
+        """
         nprocs = len(envs)
         validate_full_rank(envs, nprocs, "envs")
         _check_shown(self._local_ranks_filter, nprocs)
@@ -261,7 +278,7 @@ class DefaultLogsSpecs(LogsSpecs):
         )
         redirects, tees = to_map(self._redirects, nprocs), to_map(self._tee, nprocs)
         folders = {rank: self._folder_of(rank, envs[rank]) for rank in sorted(envs)}
-        make_folders(attempt_dir, folders.values(), self._made)
+        make_folders(attempt_dir, [folders[rank] for rank in made], self._made)
         for rank, env in sorted(envs.items()):
             rank_dir = f"{attempt_dir}/{folders[rank]}"  # `os.path.join` takes ten calls
             # A Tail reads shown output from the file, so tee implies redirect. Integers: flag operations are slow

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TextIO, Unpack, cast
+from typing import TYPE_CHECKING, Any, TextIO, TypeGuard, Unpack, cast
 
 from supervise._files import make_ready, move_aside
 from supervise._gang import later_modules, validation
@@ -241,6 +241,8 @@ class Attempt:
         spec, dest = self.spec, self.dest
         envs, found = self._paths_of(life)
         own = of_ranks(found, (rank,))
+        if _has_own_layout(spec.logs_specs):
+            spec.logs_specs._make_folder_of(own.error_files[rank])  # noqa: SLF001 - a class of supervise
         make_ready(own)
         if spec.of(rank).travels and rank not in spec.pickled:
             spec.pickled.update(pickled_calls([spec.of(rank)], {rank: spec.args[rank]}, spec.cpus))
@@ -251,9 +253,12 @@ class Attempt:
         self.launchers[rank] = _launcher(self, part, rank, environ_of(spec, part), cwd=spec.cwd_of(part))
 
     def _paths_of(self, life: int) -> tuple[dict[int, dict[str, str]], LogsDest]:
-        """Return the environments and the log paths for all ranks' lives with this number, from one call of `reify`."""
+        """Return the environments and the log paths for all ranks' lives with this number, from one call of `reify`.
+
+        Few of these lives may ever begin, so the folders of a layout of supervise are yet to be made.
+        """
         if life not in self.lives:
-            made = _reified(self.spec, life)
+            made = _reified(self.spec, life, folders=False)
             if len(self.lives) >= _KEPT_LIVES:  # a rank whose life comes late gets paths of another call of `reify`
                 del self.lives[min(self.lives)]
             self.lives[life] = made
@@ -450,8 +455,18 @@ def _containments(spec: GangSpec, *, forked: bool) -> dict[Containment, Containe
     return found
 
 
-def _reified(spec: GangSpec, number: int) -> tuple[dict[int, dict[str, str]], LogsDest]:
+def _has_own_layout(specs: object) -> TypeGuard[DefaultLogsSpecs]:
+    """Return whether the log paths are those of supervise. A subclass that replaces `reify` may have other paths."""
+    return isinstance(specs, DefaultLogsSpecs) and type(specs).reify is DefaultLogsSpecs.reify
+
+
+def _reified(spec: GangSpec, number: int, *, folders: bool = True) -> tuple[dict[int, dict[str, str]], LogsDest]:
     """Return the environments and the log paths for all ranks' lives with this number.
+
+    Args:
+        spec: The gang.
+        number: The number of the lives.
+        folders: Whether to make the folders of the ranks, if the layout is that of supervise; another layout decides.
 
     Raises:
         Exception: The exception of `logs_specs`. For a later life, it becomes a `SpecError`, unless it is an `OSError`
@@ -461,7 +476,8 @@ def _reified(spec: GangSpec, number: int) -> tuple[dict[int, dict[str, str]], Lo
     assert spec.logs_specs is not None  # noqa: S101
     envs = {rank: _env(spec, env, number) for rank, env in spec.envs.items()}
     try:
-        dest = spec.logs_specs.reify(envs)
+        specs = spec.logs_specs
+        dest = specs._reified(envs, ()) if not folders and _has_own_layout(specs) else specs.reify(envs)  # noqa: SLF001
         _check_paths(dest, spec.logs_specs)
         validate_full_rank(dest.stdouts, len(spec.args), "stdouts")
         validate_full_rank(dest.stderrs, len(spec.args), "stderrs")

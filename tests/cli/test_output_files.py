@@ -3,13 +3,15 @@
 import errno
 import os
 import stat
+import subprocess
 import threading
 from pathlib import Path
 
 import pytest
 
 from supervise.cli.run import directory
-from tests.cli.command import Command
+from tests.cli.command import SUPERVISE, Command, environment
+from tests.patience import PATIENCE_S
 
 NULL, FULL, DISK = (stat.S_IFCHR, 1, 3), (stat.S_IFCHR, 1, 7), (stat.S_IFBLK, 7, 200)
 OPTIONS = {
@@ -71,6 +73,21 @@ def test_a_named_pipe_without_a_reader_is_an_error(supervise: Command, tmp_path:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     assert f"{path}: no process reads this pipe" in supervise.supervise(*OPTIONS[option](str(path))).stderr
+
+
+@each_option
+def test_stdout_that_is_a_regular_file(supervise: Command, option: str):
+    """The next writer continues after the output, which has nothing else in it."""
+    script = ["sh", "-c", '"$@" && echo done', "sh", *SUPERVISE, *OPTIONS[option]("/dev/stdout")]
+    env = environment(supervise.tmp_path)
+    with (supervise.tmp_path / "out").open("w+") as out:
+        subprocess.run(script, env=env, cwd=supervise.tmp_path, stdout=out, timeout=PATIENCE_S, check=True)
+        out.seek(0)
+        text = out.read()
+    assert content(option) in text
+    assert text.startswith(("# HELP", "<!DOCTYPE html>", "{"))
+    assert text.endswith("done\n")
+    assert "/dev/stdout" not in text.splitlines()
 
 
 @each_option

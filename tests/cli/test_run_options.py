@@ -275,6 +275,9 @@ def test_numbers_for_prometheus(supervise: Command):
     assert 'supervise_rank_exit_code{run_id="a\\"b",local_rank="1"} 1' in lines
     assert 'supervise_run_exit_code{run_id="a\\"b"} 1' in lines
     assert [path.name for path in supervise.tmp_path.glob("run.prom*")] == ["run.prom"]
+    for words, code in ((["nope"], 127), (["nope.py"], 127), (["--log-dir", "/dev/null/x", "true"], 2)):
+        assert supervise.run("--metrics", str(file), "--run-id", "job", *words).returncode == code
+        assert f'supervise_run_exit_code{{run_id="job"}} {code}' in file.read_text().splitlines()
     broken = supervise.run("--metrics", "/nowhere/m", "true")
     assert "no metrics: /nowhere: No such file or directory" in broken.stderr
     assert broken.returncode == 0

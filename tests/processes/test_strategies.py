@@ -87,10 +87,39 @@ def test_r1_one_for_one_starts_the_failed_rank_anew_and_nobody_else(tmp_path, ki
     assert Path(result.stdouts[1]).read_text() == "rank 1 life 1\n"
     assert Path(result.stdouts[1]).parts[-3:-1] == ("attempt_1", "1")
     assert Path(result.stdouts[0]).parts[-3:-1] == ("attempt_0", "0")
+    # A folder for every rank, of which a long run may restart one a thousand times, would fill the disk
+    assert [path.name for path in Path(result.stdouts[1]).parents[1].iterdir()] == ["1"]
     (restart,) = result.restarts
     assert (restart.local_rank, restart.attempt, restart.counted, result.restarts_total) == (1, 0, True, 1)
     assert (restart.end.pid, restart.end.exitcode, restart.end.role) == (before[1], 3, "root_cause")
     assert Path(restart.end.stdout_log).read_text() == "rank 1 life 0\n"
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_layout_of_the_user_gets_the_folders_of_all_ranks(tmp_path, own):
+    """Its `reify` may put files into them. Later lives with the same number share one call of it."""
+
+    class Marked(DefaultLogsSpecs):
+        def reify(self, envs):
+            dest = super().reify(envs)
+            for path in dest.error_files.values():
+                Path(path).with_name("mark").touch()
+            return dest
+
+    logs = (Marked if own else DefaultLogsSpecs)(str(tmp_path), redirects=Std.ALL)
+    with faulty(
+        tmp_path, "binary", [LIFE] * 3, strategy="one_for_one", restart_policy=AT_ONCE, logs_specs=logs
+    ) as gang:
+        lives(gang, 3)
+        for rank in (2, 0):
+            gang.tell(rank, "3")
+            lives(gang)
+        for rank in range(3):
+            gang.tell(rank, "0")
+        result = gang.wait()
+    assert {Path(result.stdouts[rank]).parent.parent.name for rank in (0, 2)} == {"attempt_1"}
+    made = sorted(path.name for path in Path(result.stdouts[2]).parents[1].iterdir() if path.is_dir())
+    assert made == (["0", "1", "2"] if own else ["0", "2"])
 
 
 @each_kind

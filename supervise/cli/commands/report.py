@@ -50,7 +50,7 @@ def report(words: Sequence[str]) -> int:
             else:
                 path = found.output
                 _write(path, content)
-            if path != "-":
+            if path != "-" and not _is_stdout(path):
                 print(path)
     except OSError as error:
         if error.filename is None:  # of stdout
@@ -58,6 +58,14 @@ def report(words: Sequence[str]) -> int:
         print(f"supervise report: {complaint(error)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _is_stdout(path: str) -> bool:
+    """Return whether a path leads to stdout: the page is its only content then."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(sys.stdout.fileno()))
+    except OSError:
+        return False
 
 
 def _write(path: str, content: str) -> None:

@@ -84,6 +84,11 @@ def _target(path: str) -> tuple[str, bool]:
 
 
 def _write_into(path: str, data: bytes) -> None:
+    folder, name = os.path.split(path)
+    if os.path.realpath(folder) == os.path.realpath("/proc/self/fd") and stat.S_ISREG(os.stat(path).st_mode):
+        with closing(os.dup(int(name))) as fd:  # the next writer of stdout goes on after this output
+            write_all(fd, data)
+        return
     flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         fd = os.open(path, flags)

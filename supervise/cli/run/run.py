@@ -103,8 +103,8 @@ class _Run:
             except OSError as error:
                 for text in self._options.notes:
                     self._console.note(text)
-                self._console.error(program.not_started(error, self._progress.who(rank), part))
-                return program.start_code(error)
+                text = program.not_started(error, self._progress.who(rank), part)
+                return self._refuse(program.start_code(error), text)
             rank += part.count
         if self._options.dry_run:
             from supervise.cli.commands.check import dry_run
@@ -120,9 +120,16 @@ class _Run:
         try:
             self._prepare()
         except (OSError, ImportError, SuperviseError) as error:
-            self._console.error(refusal(error, self._options.log_dir))
-            return program.USAGE if is_of_a_file(error) or isinstance(error, SuperviseError) else _INTERNAL
+            is_usage = is_of_a_file(error) or isinstance(error, SuperviseError)
+            return self._refuse(program.USAGE if is_usage else _INTERNAL, refusal(error, self._options.log_dir))
         return 0
+
+    def _refuse(self, code: int, text: str) -> int:
+        """Print why no gang begins; return `code`, also as the metrics of the run: an alert must not see older ones."""
+        self._console.error(text)
+        if not self._options.dry_run:
+            self._write_metrics(code, None)
+        return code
 
     def _prepare(self) -> None:
         """Create the run directory and the Supervisor; start no process."""
@@ -360,21 +367,18 @@ class _Run:
         self._console.show(more or [])
         return code
 
-    def _keep_result(self, code: int, result: RunProcsResult | None, error: str | None, report: list[str]) -> None:
-        options, story, path = self._options, self._story, self._options.metrics
+    def _write_metrics(self, code: int, result: RunProcsResult | None) -> None:
+        if (path := self._options.metrics) is None:
+            return
+        restarts, duration_s = self._story.restarts, time.monotonic() - self._progress.begun_s
         try:
-            if path is not None:
-                duration_s = time.monotonic() - self._progress.begun_s
-                write_metrics(
-                    path,
-                    result,
-                    run_id=self._run_id,
-                    exit_code=code,
-                    restarts=story.restarts,
-                    duration_s=duration_s,
-                )
+            write_metrics(path, result, run_id=self._run_id, exit_code=code, restarts=restarts, duration_s=duration_s)
         except OSError as e:
             self._console.error(f"no metrics: {complaint(e)}")
+
+    def _keep_result(self, code: int, result: RunProcsResult | None, error: str | None, report: list[str]) -> None:
+        options, story = self._options, self._story
+        self._write_metrics(code, result)
         try:
             if story.directory is not None:
                 write_result(

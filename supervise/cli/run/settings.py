@@ -17,7 +17,7 @@ from supervise.errors import SpecError
 from supervise.logs import DefaultLogsSpecs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import pykka
 
@@ -202,9 +202,8 @@ def _numa(options: Options) -> Any:
 class MergedLogsSpecs(DefaultLogsSpecs):
     """PyTorch's log layout, except that both streams of a rank go to the file of its stdout."""
 
-    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Return the file paths of one attempt, as `DefaultLogsSpecs.reify` does."""
-        dest = super().reify(envs)
+    def _reified(self, envs: dict[int, dict[str, str]], made: Iterable[int]) -> LogsDest:
+        dest = super()._reified(envs, made)
         dest.stderrs = dict(dest.stdouts)
         dest.tee_stderrs = {}
         return dest
