@@ -107,6 +107,16 @@ def test_each_line_is_returned_once_while_logs_grow(tmp_path: Path) -> None:
     assert [*reader.rests()] == []
 
 
+def test_a_long_line_stays_whole_and_a_very_long_one_is_cut(tmp_path: Path) -> None:
+    """As one of JSON with a few megabytes; but a file without newlines must not fill the memory."""
+    run = a_run(tmp_path / "run", {"0/stdout": 0})
+    long, longer = 3 << 20, 9 << 20
+    (tmp_path / "run/attempt_0/0/stdout.log").write_bytes(b"%b\n%b\n" % (b"x" * long, b"y" * longer))
+    lengths = [len(line) for block in LogLines(LogTimes(run), None).look(logs_of(run), BEGIN_S) for line in block.lines]
+    assert lengths[0] == long
+    assert (len(lengths), sum(lengths)) == (3, long + longer)
+
+
 def test_the_times_of_lines_that_come_while_logs_are_followed(tmp_path: Path) -> None:
     """A log that did not grow at the last look has grown since then, however long it was idle before."""
     run = a_run(tmp_path / "run", {"0/stdout": 0})

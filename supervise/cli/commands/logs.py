@@ -47,7 +47,7 @@ _PIECE_BYTES = 1 << 16
 _LEAST_PIECE_BYTES = 1 << 12
 _MANY = 32
 """With more logs, smaller pieces are read, because one piece of each log is kept in memory."""
-_LARGEST_LINE = 1 << 20
+_LARGEST_LINE = 8 << 20
 """A longer line is returned in pieces."""
 _AT_ONCE_S = 0.05
 """Lines of one log that were written within this time stay together, without lines of other logs between them."""

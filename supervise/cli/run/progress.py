@@ -344,8 +344,8 @@ class Progress:
             return f"{self._why()}{what}{self._what_then()}"
         due_s = [*self._due_s.values()] or [self._kill_at_s]
         left_s = min((at_s - now_s for at_s in due_s if at_s > now_s), default=0.0)  # that of the next role
-        when = f"SIGKILL in {max(round(left_s), 1)} s" if left_s > 0 else "SIGKILL sent"
-        return f"{self._why()}stopping {self._running()}, {when}{self._what_then()}"
+        when = f"SIGKILL in {max(round(left_s), 1)} s{self._what_then()}" if left_s > 0 else "SIGKILL sent"
+        return f"{self._why()}stopping {self._running()}, {when}"
 
     def _none_left(self) -> bool:
         return not self._count_running() and not self._left_behind()
