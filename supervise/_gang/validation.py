@@ -500,7 +500,7 @@ def _unimportable_main() -> str | None:
     if getattr(sys, "frozen", False):  # because each new process is the same executable with the same main module
         return None
     spec = getattr(main, "__spec__", None)
-    if spec is not None:
+    if spec is not None and not hasattr(main, "get_ipython"):  # `%run -m` of IPython leaves that of another module
         inside = spec.name == "__main__" or spec.name.endswith(".__main__")
         where = "in the __main__.py of a package or an archive, which the new processes do not import"
         return f"{where}; put it into another module" if inside else None

@@ -280,14 +280,22 @@ def test_what_a_new_interpreter_cannot_import_is_refused(method, way, body, what
         ("show(lambda lock: lock.__enter__() and 7, (multiprocessing.get_context(METHOD).Lock(),))", 7),
         ("show(lambda queue: queue.put(7) or 7, (multiprocessing.get_context(METHOD).Queue(),))", 7),
         ("show(lambda: Config(7))", "Config(size=7)"),
+        ("show(lambda: cached(7))", 7),
+        ("show(cached, (7,))", 7),
+        ("show(lambda kind: kind(7), (Kind,))", 7),
     ],
-    ids=["lambda", "partial", "argument", "nested", "lock", "queue", "value"],
+    ids=["lambda", "partial", "argument", "nested", "lock", "queue", "value", "cache", "cached", "new_type"],
 )
 def test_cloudpickle_takes_what_a_new_interpreter_cannot_import(method, body, value):
     """Functions and classes of the main module, also in values, which have the host's class."""
     head = """
-import dataclasses, multiprocessing
+import dataclasses, functools, multiprocessing, typing
 N = 2
+Kind = typing.NewType("Kind", int)
+
+@functools.lru_cache
+def cached(number):
+    return number if number < 2 else number and cached(number - 1) + 1
 
 @dataclasses.dataclass
 class Config:
@@ -296,6 +304,21 @@ class Config:
     source = head + main(method, body).replace("class Config:\n    pass\n", "")
     said = run(["-c", source.replace("METHOD", repr(method))])
     assert said.stdout == f"value {{0: {value}}}\n", said
+
+
+@pytest.mark.parametrize("argument", [True, False])
+def test_what_pickles_by_its_name_in_the_main_module_is_refused(argument):
+    """In a rank, nothing has that name. pickle would only tell there, after the start."""
+    sentinel = """
+class Sentinel:
+    def __reduce__(self):
+        return "MISSING"
+MISSING = Sentinel()
+"""
+    body = "show(print, (MISSING,))" if argument else "show(lambda: MISSING)"
+    said = run(["-c", sentinel + main("spawn", body)])
+    assert said.stdout.startswith("refused rank 0: "), said
+    assert "is of the main module, and pickles by its name only" in said.stdout
 
 
 @pytest.mark.parametrize("installed", [True, False])

@@ -257,6 +257,57 @@ def test_p6_in_a_celery_worker_a_function_works(tmp_path):
     assert found == dict.fromkeys(found, VALUES)
 
 
+LOKY = """
+import multiprocessing.context
+
+class Loky(multiprocessing.context.SpawnContext):
+    _name = "loky"
+
+multiprocessing.context._concrete_contexts["loky"] = Loky()
+multiprocessing.set_start_method("loky", force=True)
+"""
+
+
+def test_p6_in_a_worker_of_loky_a_function_works(tmp_path):
+    """Its start method, which multiprocessing hands on to each new process, is not known there."""
+    (tmp_path / "script.py").write_text(GUARDED.replace("    main()\n", f"    exec({LOKY!r})\n    main()\n"))
+    found = run(tmp_path, sys.executable, "script.py")
+    assert found == dict.fromkeys(found, VALUES)
+
+
+IPYTHON = """
+__spec__ = importlib.util.find_spec("ran")
+get_ipython = print
+"""
+
+
+def test_p6_after_ipython_has_run_a_module_functions_of_cells_work(tmp_path):
+    """``%run -m`` leaves the specification of that module to the main module."""
+    (tmp_path / "ran.py").write_text("raise SystemExit('a rank has imported this')")
+    source = (
+        f"import importlib.util\n{GUARDED.replace('    main()', f'    exec({IPYTHON!r})' + chr(10) + '    main()')}"
+    )
+    found = run(tmp_path, sys.executable, "-c", source, methods="spawn forkserver")
+    assert found == dict.fromkeys(found, VALUES)
+
+
+@pytest.mark.parametrize(("library", "question"), [("gevent", "is_module_patched"), ("eventlet", "is_monkey_patched")])
+def test_p6_where_a_library_has_replaced_threads_a_start_is_refused(tmp_path, library, question):
+    """It would hang, or fail with an error about that library's modules."""
+    part = "monkey" if library == "gevent" else "patcher"
+    (tmp_path / library).mkdir()
+    (tmp_path / library / "__init__.py").touch()
+    (tmp_path / library / f"{part}.py").write_text(f"def {question}(name):\n    return name == 'select'\n")
+    (tmp_path / "script.py").write_text(
+        GUARDED.replace("import os, supervise", f"import os, supervise, {library}.{part}", 1)
+    )
+    found = run(tmp_path, sys.executable, "script.py", methods="spawn program")
+    refused = (
+        f"refused: {library} has replaced select in this process, in which no gang can run then; start the gang in a"
+    )
+    assert all(said.startswith(refused) for said in found.values()), found
+
+
 def test_k7_a_host_that_has_closed_its_stderr_starts_functions(tmp_path):
     """As a daemon does. The resource tracker of multiprocessing would get the same descriptor twice."""
     source = GUARDED.replace("import os, supervise", "import os, sys, supervise; os.close(sys.stderr.fileno())", 1)

@@ -16,9 +16,9 @@ import re
 import sys
 import threading
 from collections import ChainMap
-from functools import partial
+from functools import lru_cache, partial
 from types import CodeType, FrameType, FunctionType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NewType, cast
 
 from supervise import _platform as platform
 from supervise._process.files import clear_of_stdio, close, file_of, stdio_taken
@@ -131,6 +131,7 @@ def _names(code: CodeType, name: str) -> bool:
 # Such calls come from cells or prompts, or are lambdas or closures.
 
 
+_CACHE = type(lru_cache(len))
 INSTALL = "pip install 'supervise-gang[pickle]'"
 """The command that installs cloudpickle."""
 
@@ -157,9 +158,45 @@ def dump(call: object, file: io.BytesIO) -> None:
 
     of_children: Any = reduction.ForkingPickler(io.BytesIO())
     table = cloudpickle.Pickler.dispatch_table
-    both = ChainMap({CodeType: partial(_reduced_code, table[CodeType])}, table, of_children.dispatch_table)
-    # The pickler reads the table when it is made
-    type("Pickler", (cloudpickle.Pickler,), {"dispatch_table": both})(file).dump(call)
+    own = {CodeType: partial(_reduced_code, table[CodeType]), _CACHE: _reduced_cache, NewType: _reduced_type}
+    both = ChainMap(own, table, of_children.dispatch_table)
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+        dispatch_table = both  # read when the pickler is made
+
+        def reducer_override(self, value: Any) -> Any:
+            reduced = super().reducer_override(value)
+            if reduced is NotImplemented and type(value) not in both and _is_name_in_main(value):
+                raise pickle.PicklingError(f"{repr_of(value)} is of the main module, and pickles by its name only")
+            return reduced
+
+    Pickler(file).dump(call)
+
+
+def _is_name_in_main(value: Any) -> bool:
+    """Return whether pickle replaces an object by its name in the main module, which a rank does not have."""
+    if getattr(value, "__module__", None) != "__main__":
+        return False
+    if isinstance(value, (type, FunctionType)):
+        return True
+    reduce: Any = type(value).__reduce__
+    return reduce is not object.__reduce__ and isinstance(reduce(value), str)
+
+
+def _reduced_cache(cached: Any) -> Any:
+    """Pickle a function with the decorator `functools.cache` or `lru_cache`: an own one by value, without results."""
+    if cached.__module__ != "__main__":
+        return cached.__reduce__()
+    return _cached, (cached.__wrapped__, cached.cache_parameters())
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return lru_cache(**parameters)(function)
+
+
+def _reduced_type(made: Any) -> Any:
+    """Pickle a `typing.NewType`, an own one by value."""
+    return made.__reduce__() if made.__module__ != "__main__" else (NewType, (made.__name__, made.__supertype__))
 
 
 def _reduced_code(reduce: Callable[[CodeType], tuple[Any, ...]], code: CodeType) -> tuple[Any, ...]:
@@ -191,8 +228,8 @@ def dump_without_main(call: object, file: io.BytesIO) -> None:
 
     class Pickler(reduction.ForkingPickler):
         def reducer_override(self, value: Any) -> Any:
-            if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__":
-                raise pickle.PicklingError(f"{value.__qualname__} is of the main module")
+            if _is_name_in_main(value):
+                raise pickle.PicklingError(f"{repr_of(value)} is of the main module")
             return NotImplemented
 
     Pickler(file).dump(call)
@@ -275,7 +312,7 @@ def pickle_calls(
         SpecError: A call cannot be pickled; the text names the rank and a remedy.
         OSError: The resource tracker or the fork server cannot be started; the text names it.
     """
-    sys_path, prepared = _preparation(method)
+    sys_path, prepared = _preparation(method, own_main=own_main)
     pickled = {}
     for rank, (fn, args) in calls.items():
         data, owner = _pickle(fn, args, rank, method, own_main=own_main)
@@ -322,7 +359,7 @@ def _dumped(call: object, method: StartMethod, dump: Callable[[Any, Any], object
     return buffer.getvalue(), popen
 
 
-def _preparation(method: StartMethod) -> tuple[list[str], bytes]:
+def _preparation(method: StartMethod, *, own_main: bool) -> tuple[list[str], bytes]:
     """Return the values for `Pickled.sys_path` and `Pickled.prepared`.
 
     Start the resource tracker and the fork server of multiprocessing, as far as `method` needs them.
@@ -344,7 +381,11 @@ def _preparation(method: StartMethod) -> tuple[list[str], bytes]:
     data["authkey"] = key(data["authkey"])  # in a worker of Celery, its type does not pickle
     if is_frozen() or os.path.basename(data.get("init_main_from_path") or "").startswith("<"):
         data.pop("init_main_from_path", None)  # a frozen worker has the main module, and stdin cannot be read again
+    if own_main:
+        data.pop("init_main_from_name", None)  # IPython leaves the name of the module that `%run -m` has run
     of_multiprocessing = {key: data.pop(key) for key in _OF_MULTIPROCESSING if key in data}
+    if of_multiprocessing.get("start_method", method) not in ("spawn", "fork", "forkserver"):
+        of_multiprocessing["start_method"] = method  # a worker of loky has one that a new interpreter does not know
     context.set_spawning_popen(cast("Any", _Travel("spawn")))  # the authentication key pickles only with one set
     try:
         prepared = pickle.dumps(pickle.dumps(of_multiprocessing)) + bytes(reduction.ForkingPickler.dumps(data))

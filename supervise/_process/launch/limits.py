@@ -40,6 +40,10 @@ _POINTER_BYTES = 8
 _NEVER_TOO_LARGE = _LEAST_ROOM // 5
 """A number of characters that always fits: a character has at most four bytes in UTF-8."""
 
+_GREEN = (("gevent", "gevent.monkey", "is_module_patched"), ("eventlet", "eventlet.patcher", "is_monkey_patched"))
+_PATCHED = ("threading", "thread", "select", "subprocess", "os")
+"""The names of these libraries for modules that a gang needs as they are. Otherwise a start would hang, or fail."""
+
 _MANY = 1000
 """Number of ranks for which every kernel has enough pids."""
 
@@ -55,6 +59,13 @@ def check_host(nprocs: int, cwd: str | None, *, functions: bool = False) -> None
     Raises:
         SpecError: A check failed; the text names the cause and a remedy. No process was started.
     """
+    for library, module, question in _GREEN:
+        is_patched = getattr(sys.modules.get(module), question, None)
+        if is_patched is not None and (replaced := [name for name in _PATCHED if is_patched(name)]):
+            raise SpecError(
+                f"{library} has replaced {', '.join(replaced)} in this process, in which no gang can run then;"
+                f" start the gang in a process without {library}, for instance with `supervise run`"
+            )
     if platform.UNKNOWN:
         known = ", ".join(sorted(platform.NAMES))
         raise SpecError(f"SUPERVISE_WITHOUT has {platform.UNKNOWN[0]!r}; it accepts {known}, separated by commas")
