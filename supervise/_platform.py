@@ -147,7 +147,7 @@ def refused(*, functions: bool, failed: bool = False) -> str:
             "setsid": lambda: os.posix_spawn("", ["-"], {}, setsid=True),
         }
     found = ((name, _error_of(call)) for name, call in calls.items())
-    return next((_refusal(name, error) for name, error in found if error in _REFUSALS), "")
+    return next((refusal(name, error) for name, error in found if error in _REFUSALS), "")
 
 
 def needed(make: Callable[[], T]) -> T:
@@ -191,10 +191,11 @@ def refused_thread() -> str:
         return ""
     libc.syscall(_CLONE3, None, ctypes.c_size_t(0))  # EINVAL if it works, and with ENOSYS the C library uses clone
     error = ctypes.get_errno()
-    return _refusal("clone3", error) if error in {errno.EPERM, errno.EACCES} else ""
+    return refusal("clone3", error) if error in {errno.EPERM, errno.EACCES} else ""
 
 
-def _refusal(name: str, error: int) -> str:
+def refusal(name: str, error: int) -> str:
+    """Return the text about a system call that every start needs, and that is refused with this errno."""
     return (
         f"the kernel refuses the system call {name} ({os.strerror(error)}), which every start needs;"
         " the cause is probably a sandbox, such as the seccomp profile of a container"

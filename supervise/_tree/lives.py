@@ -331,6 +331,8 @@ def end_error(name: str, tree: Tree, reasons: Mapping[str, Reason]) -> BaseExcep
         culprit = culprit or abandoned[0]
         msg = f"{name}: child {culprit!r} has not stopped in time; its thread was abandoned"
         error = RestartLimitExceeded(msg, child_id=culprit)
+        if reasons.get(culprit) is None:  # it has not ended
+            return error
     error.__cause__ = as_error(culprit, reasons.get(culprit))
     return error
 

@@ -41,6 +41,7 @@ NUMBERS = {
     "prlimit64": 302,
     "process_vm_readv": 310,
     "ptrace": 101,
+    "readlink": 89,
     "rt_sigprocmask": 14,
     "sched_getaffinity": 204,
     "sched_setaffinity": 203,

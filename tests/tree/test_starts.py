@@ -232,6 +232,23 @@ def test_an_abandoned_actor_is_not_in_the_registry(parts, grow):
     assert stuck.actor_stopped.wait(PATIENCE_S)
 
 
+def test_an_actor_that_is_abandoned_in_its_on_stop_has_not_ended_without_a_failure(grow):
+    """So no such end is the cause."""
+    may_end = threading.Event()
+
+    class Slow(pykka.ThreadingActor):
+        def on_stop(self):
+            may_end.wait(PATIENCE_S)
+
+    tree = grow(ChildSpec(id="a", start=Slow.start, shutdown_s=0.05))
+    stuck = status_of(tree, "a").ref
+    with pytest.raises(RestartLimitExceeded, match="'a' has not stopped in time") as caught:
+        tree.stop(block=False) and tree.ask(Wait(), timeout=PATIENCE_S)
+    assert caught.value.__cause__ is None
+    may_end.set()
+    assert stuck.actor_stopped.wait(PATIENCE_S)
+
+
 def test_a_start_that_is_asked_while_a_tree_stops_after_a_failure_raises_the_failure(parts, grow):
     """As it would before and after; not only that the tree is stopping."""
     gate = Gate()

@@ -59,25 +59,13 @@ def check_host(nprocs: int, cwd: str | None, *, functions: bool = False) -> None
     Raises:
         SpecError: A check failed; the text names the cause and a remedy. No process was started.
     """
-    for library, module, question in _GREEN:
-        is_patched = getattr(sys.modules.get(module), question, None)
-        if is_patched is not None and (replaced := [name for name in _PATCHED if is_patched(name)]):
-            raise SpecError(
-                f"{library} has replaced {', '.join(replaced)} in this process, in which no gang can run then;"
-                f" start the gang in a process without {library}, for instance with `supervise run`"
-            )
+    _check_modules()
     if platform.UNKNOWN:
         known = ", ".join(sorted(platform.NAMES))
         raise SpecError(f"SUPERVISE_WITHOUT has {platform.UNKNOWN[0]!r}; it accepts {known}, separated by commas")
     if refusal := platform.refused(functions=functions):
         raise SpecError(refusal)
-    if not os.path.isdir("/proc/self/fd"):
-        raise SpecError("/proc is not mounted, which every start needs; mount it with: mount -t proc proc /proc")
-    if os.readlink("/proc/self") != str(os.getpid()):  # a search for processes would find, and end, wrong ones
-        raise SpecError(
-            "/proc shows the processes of another PID namespace; mount that of this one with: mount -t proc proc /proc"
-            " (unshare has --mount-proc)"
-        )
+    _check_proc()
     if not os.path.exists(os.devnull):
         raise SpecError("/dev/null does not exist, which every start needs; make it with: mknod -m 666 /dev/null c 1 3")
     if cwd is None:
@@ -86,6 +74,30 @@ def check_host(nprocs: int, cwd: str | None, *, functions: bool = False) -> None
         except FileNotFoundError:
             raise SpecError("the working directory of this process has been deleted; go to another one first") from None
     check_count(nprocs)
+
+
+def _check_modules() -> None:
+    for library, module, question in _GREEN:
+        is_patched = getattr(sys.modules.get(module), question, None)
+        if is_patched is not None and (replaced := [name for name in _PATCHED if is_patched(name)]):
+            raise SpecError(
+                f"{library} has replaced {', '.join(replaced)} in this process, in which no gang can run then;"
+                f" start the gang in a process without {library}, for instance with `supervise run`"
+            )
+
+
+def _check_proc() -> None:
+    if not os.path.isdir("/proc/self/fd"):
+        raise SpecError("/proc is not mounted, which every start needs; mount it with: mount -t proc proc /proc")
+    try:
+        pid = os.readlink("/proc/self")
+    except OSError as error:
+        raise SpecError(platform.refusal("readlink", error.errno or 0)) from None
+    if pid != str(os.getpid()):  # a search for processes would find, and end, wrong ones
+        raise SpecError(
+            "/proc shows the processes of another PID namespace; mount that of this one with: mount -t proc proc /proc"
+            " (unshare has --mount-proc)"
+        )
 
 
 def check_count(nprocs: int) -> None:

@@ -216,7 +216,7 @@ def how_it_ended(target: Target) -> str:
 
 def _not_connected(target: Target, error: OSError) -> str:
     run = target.now()
-    if error.errno in (errno.EACCES, errno.EPERM):
+    if error.errno in (errno.EACCES, errno.EPERM) and os.geteuid():  # a sandbox may refuse a call of root's
         return f"{target.name} belongs to {_owner(target)}; only that user and root may ask it"
     if run is not None and run.state == "unknown":
         return f"{target.name} may still run on host {one_line(str(run.info.get('host_name')))}; ask it there"

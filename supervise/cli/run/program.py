@@ -90,7 +90,7 @@ def start_code(error: BaseException, logs: str | None = None) -> int:
     if isinstance(error, OSError) and logs and os.fsdecode(error.filename or "").startswith(os.path.join(logs, "")):
         return USAGE
     if isinstance(error, OSError):
-        return launch_code(error.errno)
+        return 1 if why_refused(error.errno or 0, "") else launch_code(error.errno)  # a sandbox, not the program
     if isinstance(error, SpecError):
         return USAGE
     return (as_shell(error.exitcode or 0) or 1) if isinstance(error, SpawnError) else 1
