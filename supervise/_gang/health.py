@@ -184,9 +184,13 @@ class HangWatch:
                     tier.silence.note(rank, tier.pulses())
 
     def say_unheard(self, *, over: bool = False) -> None:
-        """Report once that no rank has sent a heartbeat: after three deadlines, or at the end of the gang."""
+        """Report once that no rank has sent a heartbeat: after three deadlines, or at the end of the gang.
+
+        A rank with a condition of readiness has time until it is ready, and its silence is then a hang.
+        """
         gang, period_ns = self._gang, 1e9 * (self._unheard_s or 0)
-        ran_ns = max((time.monotonic_ns() - rank.started_ns for rank in gang.ranks if rank.started_ns), default=0)
+        begun_ns = [self._since_ready(number, rank.started_ns or None) for number, rank in enumerate(gang.ranks)]
+        ran_ns = max((time.monotonic_ns() - at_ns for at_ns in begun_ns if at_ns is not None), default=0)
         late = ran_ns > 3 * period_ns or (over and any(not gang.failed(end) for end in gang.ends))
         if late and period_ns and self._host is not None and not self._sockets.heard:
             self._host.events.unheard(period_ns / 1e9)
@@ -226,6 +230,8 @@ class HangWatch:
             self._schedule(tier)
 
     def _hangs(self, tier: _Tier, hang: Hang) -> None:
+        if tier.name == "heartbeat":
+            self._unheard_s = None
         hung = self._hung(tier.name, hang.local_rank, hang.age_ns, hang.waiting)
         others = hang.rivals if hang.waiting else self._mute(tier, hang) or self._left_early(hang)
         self._report(hung, partial(self._by_stacks, tier, hang) if others else None)

@@ -179,6 +179,12 @@ class NotifySockets:
             if one is not None and one.pid:
                 self._read(one, _WHOLE_QUEUE)
 
+    def read_waiting(self) -> None:
+        """Handle the datagrams in all queues, before the state of the ranks is told."""
+        for fd, _ in self._epoll.poll(0) if self._epoll is not None else ():
+            if (one := self._by_fd.get(fd)) is not None:
+                self._read(one, _WHOLE_QUEUE)
+
     def state(self, rank: int) -> RankNotes:
         """Return the reports of the newest life of a rank, also after `close`."""
         return self._notes.get(rank) or RankNotes()

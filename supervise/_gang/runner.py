@@ -412,6 +412,11 @@ class GangRunner:
         health = self._health if self.attempt.spec.notifies else None
         return None if health is None else health.sockets.state(rank)
 
+    def read_reports(self) -> None:
+        """Read what ranks have reported meanwhile, such as during a suspension of this process."""
+        if self._health is not None and self.attempt.spec.notifies:
+            self._health.sockets.read_waiting()
+
     def status(self) -> say.GangStatus:
         """Return the present state. Ask the kernel whether reported ranks are still suspended."""
         gang, spec, processes = self.gang, self.attempt.spec, self.ranks.slots.processes

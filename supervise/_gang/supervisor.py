@@ -300,6 +300,7 @@ class Supervisor(GangShell):
 
         def answer() -> None:
             try:
+                self._runner.read_reports()
                 reply.set(self.status())
             except BaseException as error:
                 reply.fail(error)

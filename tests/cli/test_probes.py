@@ -226,6 +226,32 @@ def test_a_watchdog_without_a_single_beat_says_so_once(supervise: Command, beats
     assert done.stderr.count("no rank has sent a heartbeat, so --heartbeat-timeout finds no hang") == told
 
 
+@pytest.mark.parametrize(
+    ("source", "hangs"),
+    [
+        ("signal.sigtimedwait([], 1.2); supervise.notify(ready=True); supervise.notify(step=1)", False),
+        ("supervise.notify(ready=True); signal.sigtimedwait([], 1.2)", True),
+    ],
+    ids=["slow", "silent"],
+)
+def test_a_watchdog_that_waits_for_readiness_or_finds_a_hang_misses_nothing(
+    supervise: Command, source: str, hangs: bool
+):
+    """A slow import is no program without heartbeats; and who is silent once it is ready is found."""
+    words = (
+        "--ready",
+        "notify",
+        "--heartbeat-timeout",
+        "0.3",
+        sys.executable,
+        "-c",
+        f"import signal, supervise; {source}",
+    )
+    done = supervise.run(*words)
+    assert (done.returncode, "no rank has sent a heartbeat" in done.stderr) == (0, False)
+    assert "hangs: no heartbeat for" in done.stderr or not hangs
+
+
 def test_a_watchdog_without_a_beat_for_three_deadlines_says_so(supervise: Command):
     """While the ranks run."""
     with supervise.started("--heartbeat-timeout", "0.2", "sleep", "1000") as run:

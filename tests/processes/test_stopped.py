@@ -114,6 +114,27 @@ def test_s11_a_rank_that_has_ended_is_not_looked_at(tmp_path, kind):
         assert Told(gang).look() == []
 
 
+REPORTS = """
+import supervise
+supervise.notify(ready=True)
+for step in range(1, 30):
+    supervise.notify(step=step)
+    say(str(step))
+    wait_for_word()
+"""
+
+
+@each_kind
+def test_a_status_has_what_the_rank_has_reported_before(tmp_path, kind):
+    """The gang reads the reports a few times a second; after a suspension of supervise, they would be long past."""
+    with faulty(tmp_path, kind, [REPORTS], ready="notify") as gang:
+        for step in range(1, 30):
+            assert gang.hear() == [str(step)]
+            row = gang.ask(Status()).ranks[0]
+            assert (row.step, row.beat_age_s < PATIENCE_S) == (step, True)
+            gang.tell(0, "go on")
+
+
 def test_the_first_status_after_a_suspension_has_it():
     """Also right after an earlier one: the answer follows the check."""
     with Supervisor.start(name="gang", entrypoint="sleep", args={0: ("600",), 1: ("600",)}) as gang:
