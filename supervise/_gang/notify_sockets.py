@@ -180,7 +180,7 @@ class NotifySockets:
                 self._read(one, _WHOLE_QUEUE)
 
     def read_waiting(self) -> None:
-        """Handle the datagrams in all queues, before the state of the ranks is told."""
+        """Handle the datagrams in all queues, so that a `GangStatus` has what the ranks have reported."""
         for fd, _ in self._epoll.poll(0) if self._epoll is not None else ():
             if (one := self._by_fd.get(fd)) is not None:
                 self._read(one, _WHOLE_QUEUE)

@@ -102,10 +102,8 @@ def _state() -> str | None:
     if not os.path.isabs(state) and os.path.isabs(home) and not _is_of_another(home):  # XDG ignores relative paths
         state = os.path.join(home, ".local", "state")
     runs = os.path.join(state, "supervise", "runs")
-    is_wrong = os.path.lexists(runs) and not os.path.isdir(
-        runs
-    )  # such as a link to a disk that is not mounted: an error
-    return state if os.path.isabs(state) and (is_wrong or _can_make(runs)) else None
+    is_no_folder = os.path.lexists(runs) and not os.path.isdir(runs)  # an error: perhaps its disk is not mounted
+    return state if os.path.isabs(state) and (is_no_folder or _can_make(runs)) else None
 
 
 def _is_of_another(home: str) -> bool:

@@ -57,9 +57,7 @@ class _Ends:
         """Set the end of a rank that has been reaped. An exit code that is not known is `LOST_CODE`."""
         left_ns, way = _way_out(end, value)
         exitcode = LOST_CODE if end.exitcode is None else end.exitcode
-        if (
-            isinstance(way, int) and exitcode in _STOPPED and not end.oom_kill
-        ):  # a stop has ended it while it was exiting
+        if isinstance(way, int) and exitcode in _STOPPED and not end.oom_kill:  # a stop has ended it during its exit
             exitcode = way
         self._processes[end.local_rank].settle(
             exitcode,
