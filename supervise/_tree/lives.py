@@ -52,20 +52,23 @@ _register = pykka.ActorRegistry.register
 
 
 @contextlib.contextmanager
-def observed(begin: Callable[[pykka.ActorRef[Any]], object]) -> Iterator[None]:
+def observed(
+    begin: Callable[[pykka.ActorRef[Any]], object], failed: Callable[[BaseException], object]
+) -> Iterator[None]:
     """Call `begin` with each plain actor that this block starts on this thread, before the actor's thread runs.
 
-    If the block raises, tell all actors that it has started to stop, because no caller has their refs.
+    If the block raises, call `failed` with the error, which is not raised again. Then tell all actors that the block
+    has started to stop, because no caller has their refs. One of them may be a tree that stops the calling tree.
     """
     started: list[pykka.ActorRef[Any]] = []
     _hooks.begin, _hooks.started = begin, started
     try:
         yield
-    except BaseException:
+    except BaseException as error:
+        failed(error)
         for ref in reversed(started):
             with contextlib.suppress(pykka.ActorDeadError):
                 ref.stop(block=False)
-        raise
     finally:
         del _hooks.begin, _hooks.started
 
@@ -274,9 +277,14 @@ class TreeRef(LoopRef):
             Exception: The reply is an error, such as the error of the tree.
         """
         inbox = self.actor_inbox
-        if not isinstance(inbox, TreeInbox) or not inbox.replies_late(message):
+        alive = self.is_alive()  # first: the inbox of a tree that ends after this line has the reply
+        if isinstance(inbox, TreeInbox) and inbox.replies_late(message):
+            return inbox.end() if block else inbox.late_reply()
+        if not alive:
             return super().ask(message, block=block, timeout=timeout)
-        return inbox.end() if block else inbox.late_reply()
+        reply: Reply[Any] = Reply()
+        inbox.put(Envelope(message, reply_to=reply))
+        return reply.get(timeout=timeout) if block else reply
 
 
 # Errors for the end of a tree, and for an ask that a tree does not fulfill

@@ -472,19 +472,18 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
             life.begin()
             return life
 
-        try:
-            with observed(begin):
-                ref = row.spec.start()
-                if ref is None:
-                    self.loop.post(self._guarded, self._lifeless, row, number, "ignored")
-                    return
-                life = row.life = lives.get(getattr(ref, "actor_urn", "")) or begin(ref)
-        except BaseException as error:
+        def failed(error: BaseException) -> None:
             row.life = None
             self.loop.post(self._guarded, self._not_started, row, number, error)
-            return
-        if life.start_limit_s is not None:
-            self._set_timer(row.spec.id, "start", life.start_limit_s, self._overdue, row, life, "started")
+
+        with observed(begin, failed):
+            ref = row.spec.start()
+            if ref is None:
+                self.loop.post(self._guarded, self._lifeless, row, number, "ignored")
+                return
+            life = row.life = lives.get(getattr(ref, "actor_urn", "")) or begin(ref)
+            if life.start_limit_s is not None:
+                self._set_timer(row.spec.id, "start", life.start_limit_s, self._overdue, row, life, "started")
 
     def _lifeless(self, row: Row, number: int, what: Literal["ignored", "overdue"]) -> None:
         """Handle a start function that has returned None, or a child that was abandoned."""

@@ -275,17 +275,17 @@ def test_a_tree_that_was_refused_as_its_own_child_accepts_others(parts, grow):
 @pytest.mark.parametrize("depth", [0, 1])
 def test_a_start_function_that_returns_its_own_tree_or_one_above_it_is_refused(depth):
     """That tree would wait for its own start."""
-    made, top = [], threading.Event()
+    made, last_is_made = [], threading.Lock()
 
     def start():
-        assert top.wait(PATIENCE_S)
-        if len(made) > depth:
-            return made[0]
-        made.append(ActorSupervisor.start(name=f"below {len(made)}", children=[ChildSpec(id="a", start=start)]))
-        return made[-1]
+        with last_is_made:
+            if len(made) > depth:
+                return made[0]
+            made.append(ActorSupervisor.start(name=f"below {len(made)}", children=[ChildSpec(id="a", start=start)]))
+            return made[-1]
 
-    made.append(ActorSupervisor.start(name="top", children=[ChildSpec(id="a", start=start)]))
-    top.set()
+    with last_is_made:
+        made.append(ActorSupervisor.start(name="top", children=[ChildSpec(id="a", start=start)]))
     with pytest.raises(SuperviseError) as caught:
         made[0].ask(Start(), timeout=PATIENCE_S)
     error = caught.value
@@ -293,6 +293,52 @@ def test_a_start_function_that_returns_its_own_tree_or_one_above_it_is_refused(d
         error = error.__cause__
     assert isinstance(error, SpecError)
     assert "the tree of this child or one above it" in str(error)
+
+
+def test_a_tree_whose_own_child_has_adopted_it_before_fails_by_this_error(monkeypatch):
+    """The lower tree is told to stop and stops its child, the top; by then, the top has failed."""
+    given, made, may_return = queue.SimpleQueue(), queue.SimpleQueue(), threading.Event()
+
+    def start():
+        upper = ChildSpec(id="a", start=lambda: given.get(timeout=PATIENCE_S))
+        made.put(ActorSupervisor.start(name="lower", children=[upper]))
+        assert may_return.wait(PATIENCE_S)
+        return lower
+
+    top = ActorSupervisor.start(name="top", children=[ChildSpec(id="a", start=start)])
+    stopped, stop = threading.Event(), type(top).stop
+
+    def stop_both(tree, **options):
+        stop(tree, **options)
+        stopped.set() if tree is top else stopped.wait(PATIENCE_S)
+
+    monkeypatch.setattr(type(top), "stop", stop_both)
+    given.put(top)
+    lower = made.get(timeout=PATIENCE_S)
+    assert status_of(lower, "a").ref is top
+    may_return.set()
+    with pytest.raises(SuperviseError, match="top: child 'a' could not be started") as caught:
+        top.ask(Start(), timeout=PATIENCE_S)
+    assert isinstance(caught.value.__cause__, SpecError)
+
+
+def test_start_has_the_error_of_a_tree_that_ends_while_it_is_asked(monkeypatch):
+    """The tree ends between the looks at its inbox and at its actor."""
+    asked = threading.Event()
+
+    def fail():
+        assert asked.wait(PATIENCE_S)
+        raise ValueError
+
+    def is_alive(tree):
+        asked.set()
+        assert tree.actor_stopped.wait(PATIENCE_S)
+        return False
+
+    tree = ActorSupervisor.start(name="tree", children=[ChildSpec(id="a", start=fail)])
+    monkeypatch.setattr(type(tree), "is_alive", is_alive)
+    with pytest.raises(SuperviseError, match="child 'a' could not be started"):
+        tree.ask(Start(), timeout=PATIENCE_S)
 
 
 CLOSED = """
