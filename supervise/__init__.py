@@ -9,6 +9,8 @@ imported the package.
 
 from __future__ import annotations
 
+import supervise._runtime.fork_hooks  # noqa: F401 - first: a forked child forgets imports of other threads
+
 TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
     from typing import Any

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import get_ident
 
 TYPE_CHECKING = False  # importing typing takes longer than all of this
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ ORDER = (
 )
 """The modules that have a hook, in the order in which a child runs them."""
 
+_PACKAGES = sys.stdlib_module_names | {"supervise", "pykka", "psutil", "structlog"}
+"""The packages that supervise imports at first use, on threads of its caller."""
 _in_child: dict[str, Callable[[], object]] = {}
 
 
@@ -57,8 +60,22 @@ def instances(name: str) -> WeakSet[Any]:
     return alive
 
 
+def _forget_imports() -> None:
+    """Forget each module that another thread was importing: its lock stays locked, so that an import would hang.
+
+    The next import of the module executes it again. ``tests/contracts/test_python.py`` tests these parts of Python.
+    """
+    locks = sys.modules["_frozen_importlib"]._module_locks
+    for name, module_lock in list(locks.items()):
+        lock = module_lock()
+        if lock is not None and lock.owner not in (None, get_ident()) and name.partition(".")[0] in _PACKAGES:
+            del locks[name]
+            sys.modules.pop(name, None)
+
+
 def _run_in_child() -> None:
     """Run each hook. As with `os.register_at_fork`, a hook that raises does not prevent the others."""
+    _forget_imports()
     for hook in _in_child.values():
         try:
             hook()

@@ -2,6 +2,7 @@
 
 import argparse
 import atexit
+import importlib
 import sys
 import threading
 import warnings
@@ -75,6 +76,21 @@ def test_a_module_s_code_sees_the_spec_s_loader():
     spec.loader.exec_module = lambda module: (execute(module), called.append(module.__name__))
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
     assert called == ["json"]
+
+
+def test_a_module_that_is_imported_has_a_lock_whose_owner_is_the_thread(tmp_path, monkeypatch):
+    """The next import is begun anew if both the module and its lock are removed."""
+    (tmp_path / "half_imported.py").write_text("seen.append(locks['half_imported']().owner)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    locks, seen = sys.modules["_frozen_importlib"]._module_locks, []
+    monkeypatch.setattr("builtins.locks", locks, raising=False)
+    monkeypatch.setattr("builtins.seen", seen, raising=False)
+    importlib.import_module("half_imported")
+    assert seen == [threading.get_ident()], NEW + "the locks of modules"
+    assert "half_imported" not in locks
+    del sys.modules["half_imported"]
+    importlib.import_module("half_imported")
+    assert len(seen) == 2
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])

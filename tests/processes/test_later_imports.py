@@ -306,3 +306,54 @@ def test_k8_a_module_that_another_thread_is_importing_is_not_used(tmp_path, name
     command = [sys.executable, "program.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+IMPORTING = """
+import faulthandler, os, sys, threading
+sys.path.insert(0, {root!r})
+import supervise
+
+def fork_there(event, args):
+    '''Let the program fork while the thread begins to execute a module, and waits.'''
+    if event == "exec" and threading.current_thread() is importer:
+        modules.append(args)
+        if len(modules) == {position}:
+            imports.set()
+            forked.wait()
+
+def value():
+    return 1
+
+def main():
+    importer.start()
+    assert imports.wait(20)
+    pid = os.fork()
+    if pid == 0:
+        faulthandler.dump_traceback_later(20, exit=True)
+        os._exit(supervise.run(value, n=1, start_method="fork") != [1])
+    try:
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    finally:
+        forked.set()
+        importer.join()
+
+imports, forked, modules = threading.Event(), threading.Event(), []
+importer = threading.Thread(target=lambda: supervise.run(value, n=1, start_method="fork"))
+sys.addaudithook(fork_there)
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("position", [1, 20, 60])
+def test_k7_a_child_that_is_forked_during_the_first_imports_of_another_thread_has_gangs(tmp_path, position):
+    """The child has the thread's locks of modules, but not the thread."""
+    (tmp_path / "program.py").write_text(IMPORTING.format(root=ROOT, position=position))
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
