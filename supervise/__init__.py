@@ -9,8 +9,6 @@ imported the package.
 
 from __future__ import annotations
 
-import supervise._runtime.fork_hooks  # noqa: F401 - first: a forked child forgets imports of other threads
-
 TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
     from typing import Any
@@ -199,6 +197,7 @@ __all__ = sorted(_HOME_OF)  # noqa: PLE0605 - a test compares it with the import
 
 def __getattr__(name: str) -> Any:
     """Load a public name, or ``__version__``, at its first use."""
+    from supervise._runtime import fork_hooks  # noqa: F401, I001 - first: a forked child forgets the imports below
     import importlib
 
     if name == "__version__":

@@ -15,7 +15,8 @@ A line ends with ``\n``. Its bytes pass unchanged in any encoding, with these ex
 - On a console, a program may move the cursor up again: nested progress bars. Rows that it can reach stay unfinished,
   and are shown as lines once the cursor has left them for good; a row that was cleared is not shown. Rows above the
   highest one that the cursor has reached so far wait `SETTLE_NS`, because a further bar may be added. Without updates,
-  the newline of a rewritten line also waits for such a movement. Nothing waits longer than ``SETTLE_NS[True]``.
+  the newline of a rewritten line also waits for such a movement. Nothing waits longer than ``SETTLE_NS[True]``. A
+  stream with prompts and updates shows the row of the cursor in the place of its present line.
 - A filter gets each raw line with its newline. Of a line longer than the limit, the filter gets the first bytes up to
   the limit. Its answer then holds for the whole line.
 """
@@ -62,7 +63,7 @@ class LineStream:
         *("prefix", "has_time", "reserved", "prompted", "_template", "_prompts", "_between", "_console"),
         *("_rewrites_lines", "_updates", "_again", "_limit", "_select", "_shown_ns", "_waiting", "_settle_ns"),
         *("_waits_since_ns", "_hidden", "_rows", "_at", "_depth", "_climbs", "_entered", "_text", "_due_ns", "_held"),
-        *("_before", "_rewrites", "_ends_in_cr", "_update"),
+        *("_before", "_rewrites", "_ends_in_cr", "_update", "_prompt", "_row"),
     )
 
     def __init__(
@@ -109,6 +110,7 @@ class LineStream:
         self._waits_since_ns: int | None = None
         self._hidden = False  # whether the program has hidden the cursor
         self._leave_rows()
+        self._row = b""  # the row that is shown in the place of the present line, if `prompted`
 
     def _leave_rows(self) -> None:
         self._rows: list[bytes] = []  # the raw content of the rows below the present line, which is the top row
@@ -128,6 +130,7 @@ class LineStream:
         self._rewrites = False  # this line has a "\r"
         self._ends_in_cr = False  # the last byte is "\r"; "\n" may follow
         self._update: bytes | None = None  # the segment of this line that was shown last
+        self._prompt = b""  # the beginning of this line that was shown as a prompt
 
     def tell_time(self, text: str) -> None:
         """Set the time of the next lines. Each text has the same length, on which `source_bytes` relies."""
@@ -144,7 +147,7 @@ class LineStream:
 
         The remaining part of the line will get the prefix again.
         """
-        self.prompted = False
+        self.prompted, self._prompt = False, b""
 
     @property
     def held_bytes(self) -> int:
@@ -194,6 +197,7 @@ class LineStream:
         After that, the stream is at the beginning of a line again.
         """
         out: list[bytes] = []
+        self._hide_row(out)
         if self._select is not None and (rest := self._select.finish()):
             out.append(self._pass(rest, None))
         self._settle(out, None)
@@ -222,16 +226,47 @@ class LineStream:
         if self._due_ns is None or now_ns < self._due_ns:
             return b""
         self._due_ns = None
+        if self._shows_rows:
+            return self._show_row(now_ns)
+        self._hide_row(settled)
         if not self.is_rewritten:
             text, self._held = self._held, b""
+            self._prompt += text
             start, self.prompted = b"" if self.prompted else self.prefix, True
-            return start + text
+            return b"".join((*settled, start, text))
         self._shown_ns = now_ns
         self._update = self._held or self._before
         if not self._prompts:
             return b"".join((self.prefix, self._update, b"\n"))
         start, self.prompted = self._again if self.prompted else b"", True
-        return b"".join((start, self.prefix, self._update))
+        return b"".join((*settled, start, self.prefix, self._update))
+
+    @property
+    def _shows_rows(self) -> bool:
+        return bool(self._depth) and self._prompts and self._updates
+
+    def _show_row(self, now_ns: int) -> bytes:
+        """Show the row of the cursor in the place of what the destination shows as a prompt."""
+        row = self._rows[self._at - 1] if self._at else self._prompt + self._held or self._before
+        row = row.rstrip(b"\r").rpartition(b"\r")[2]
+        if not row.strip() or (self.prompted and row == (self._row or self._update)):
+            return b""
+        if not self._row:
+            self._restore_prompt()
+        out = (self._again if self.prompted else b"") + self.prefix + row
+        self._shown_ns, self._row, self.prompted = now_ns, row, True
+        return out
+
+    def _restore_prompt(self) -> None:
+        """Hold again what was shown of the present line, because that is erased."""
+        self._prompt, self._held, self._update = b"", self._prompt + self._held, None
+
+    def _hide_row(self, out: list[bytes]) -> None:
+        """Erase the row that is shown as a prompt."""
+        if self._row and self.prompted:
+            out.append(self._again)
+            self.prompted = False
+        self._row = b""
 
     # Rows
 
@@ -280,6 +315,8 @@ class LineStream:
 
     def _set_deadline(self, now_ns: int | None) -> None:
         """Limit the wait for a movement of the cursor, if something waits."""
+        if self._shows_rows and now_ns is not None and self._due_ns is None:
+            self._due_ns = max(now_ns + PROMPT_NS, self._shown_ns + UPDATE_INTERVAL_NS)
         if now_ns is None or not (self._waiting or self._has_excess()):
             self._waits_since_ns = None
             return
@@ -316,11 +353,14 @@ class LineStream:
     def _go(self, count: int) -> None:
         """Move the cursor by some rows, at most to the last one."""
         missing = min(-count - self._at, _MOST_ROWS - len(self._rows))
-        if missing > 0 and not self.continues:  # the program writes lines again that were passed on
-            present = (b"\r" if self.is_rewritten else b"") + (self._held or self._before)
-            self._rows[:0] = [*[b"\r"] * (missing - 1), present]
+        if missing > 0 and (not self.continues or (self.prompted and self._updates)):
+            # the program writes lines again that were passed on
+            prompted, row = self.prompted, self._prompt + self._held or self._before
+            self._rows[:0] = [*[b"\r"] * (missing - 1), (b"\r" if self.is_rewritten else b"") + row]
             self._at += missing
+            self._row = self._row or (row if prompted else b"")
             self._begin_line()
+            self.prompted = prompted
             self._ends_in_cr = True  # a cleared row, as the other new ones: not shown if nothing is written to it
         self._at = min(max(self._at + count, 0), len(self._rows))
         self._depth = max(self._depth, len(self._rows) - self._at)
@@ -407,6 +447,18 @@ class LineStream:
 
     def _pass(self, chunk: bytes, now_ns: int | None) -> bytes:
         """Return the bytes to write for the lines in `chunk`. Without a time, they contain no updates."""
+        if not (self._row or self._depth):
+            return self._pass_on(chunk, now_ns)
+        row: list[bytes] = []
+        shown, prompted = self._row, self.prompted
+        self._hide_row(row)
+        passed = self._pass_on(chunk, None if self._shows_rows else now_ns)
+        if row and not passed:
+            self._row, self.prompted = shown, prompted
+            return b""
+        return b"".join((*row, passed))
+
+    def _pass_on(self, chunk: bytes, now_ns: int | None) -> bytes:
         if not self._rewrites_lines or not (self._rewrites or self._ends_in_cr or _has_bare_cr(chunk)):
             shown = self._whole_lines(chunk)
             if self._prompts and now_ns is not None:
@@ -438,7 +490,7 @@ class LineStream:
             first, chunk = chunk[:cut], chunk[cut:]
         elif self.prompted and (cut := chunk.find(b"\n") + 1):
             first, chunk = self._held + chunk[:cut], chunk[cut:]
-            self.prompted, self._held = False, b""
+            self.prompted, self._prompt, self._held = False, b"", b""
         end = chunk.rfind(b"\n")
         if end < 0:
             self._held += chunk
@@ -454,7 +506,7 @@ class LineStream:
             return b""
         piece, self._held = self._held, b""
         self.reserved = True
-        start, self.prompted = b"" if self.prompted else self.prefix, False
+        start, self.prompted, self._prompt = b"" if self.prompted else self.prefix, False, b""
         return start + piece
 
     def _rewrite(self, chunk: bytes, out: list[bytes]) -> None:
@@ -505,7 +557,7 @@ class LineStream:
             self._before = b""
         elif self._held:
             self._before, self._held = self._held, b""
-        self._rewrites = True
+        self._rewrites, self._prompt = True, b""
 
     def _end_line(self, ending: bytes, out: list[bytes]) -> None:
         text = self._held or self._before

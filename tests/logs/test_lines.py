@@ -1,6 +1,7 @@
 """Lines, pure: any way to cut a stream into chunks shows the same, and nothing is lost or mixed; prompts and bars."""
 
 import io
+import re
 import time
 from itertools import pairwise
 
@@ -174,6 +175,14 @@ def test_l4_a_line_that_was_shown_and_is_written_again_and_again_is_not_shown_ea
     assert lines.feed(b"done\n") == b"pstatus 3\npdone\n"
 
 
+def test_l4_the_updates_of_an_upper_bar_without_prompts_are_lines():
+    """Nothing is rewritten in place, because the destination may have other streams."""
+    lines = LineStream(b"p", console=True)
+    lines.feed(b"\rupper 0\n\rlower 0" + UP, 0)
+    lines.feed(b"\rupper 1\n\rlower 1" + UP, UPDATE_INTERVAL_NS // 2)
+    assert lines.update(UPDATE_INTERVAL_NS) == b"pupper 1\n"
+
+
 def test_a_row_above_those_that_the_cursor_reaches_waits_only_shortly():
     lines = in_pipe()
     assert lines.feed(b"\ra\n\rb" + UP + b"\ra\n\rb\n\rc", 5) == b""
@@ -341,6 +350,63 @@ def test_a_bar_at_the_end_of_the_stream():
     lines.feed(b"\r10%", UPDATE_INTERVAL_NS)
     lines.feed(b"\r20%", UPDATE_INTERVAL_NS + 1)
     assert lines.finish() == ERASE + b"p:20%\n"
+
+
+def on_screen(shown: bytes) -> bytes:
+    """What a terminal shows after this output."""
+    first, *others = shown.split(ERASE)
+    for other in others:
+        first = first[: first.rfind(b"\n") + 1] + other
+    return first
+
+
+def slowly(lines: LineStream, pieces: list[bytes]) -> bytes:
+    """What a stream returns if its updates are due between any two of its pieces."""
+    shown = b""
+    for number, piece in enumerate(pieces):
+        now_ns = 10 * number * SETTLE_NS[True]
+        shown += lines.feed(piece, now_ns)
+        while lines.due_ns is not None:
+            shown += lines.update(lines.due_ns)
+    return shown
+
+
+FRAMES = {
+    "tqdm": [b"\rupper 0", *(b"\n\rlower %d%b\rupper %d" % (step, UP, step) for step in range(9)), b"\n\n"],
+    "rich": [
+        b"upper 0\nlower 0",
+        *(b"\r\x1b[2K%b\x1b[2Kupper %d\nlower %d" % (UP, step, step) for step in range(9)),
+        b"\n",
+    ],
+    "no carriage return": [
+        b"upper 0\nlower 0",
+        *(b"\x1b[1F\x1b[2Kupper %d\nlower %d" % (n, n) for n in range(9)),
+        b"\n",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+@pytest.mark.parametrize("split", [False, True])
+def test_l4_slow_nested_bars_beside_prompts_are_one_line_each(name, split):
+    """The first state of the upper bar may have become a line before the cursor has moved up for the first time."""
+    pieces = FRAMES[name]
+    if split:  # tqdm flushes each of these
+        pieces = [part for piece in pieces for part in re.split(rb"(?<=\n)|(?=\x1b\[1?[AF])|(?<=[AF])", piece)]
+    shown = on_screen(slowly(lines := stream(), [*pieces, b"after\n"]) + lines.finish())
+    assert shown.replace(b"p:upper 0\n", b"", 1) == b"p:upper 8\np:lower 8\np:after\n"
+
+
+def test_a_prompt_below_nested_bars_is_shown():
+    """Its row is one of those that the cursor may still leave upwards; the answer begins a line of its own."""
+    for last in (b"\n\r              \r" + UP + b"\rupper 3\n", b"\n\rlower 3" + UP + b"\rupper 3\n\n"):
+        lines = stream()
+        before = slowly(lines, [*FRAMES["tqdm"][:-1], last, b"Name? "])
+        assert on_screen(before).endswith(b"p:Name? ")
+        assert lines.continues
+        after = on_screen(before + slowly(lines, [b"\rdone\n", b"last\n"]) + lines.finish())
+        assert after.endswith(b"p:done\np:last\n")
+        assert b"p:upper 3\n" in after
 
 
 def test_a_pipe_gets_a_prompt_but_no_control_sequence():
