@@ -74,6 +74,7 @@ _COMMANDS_OF_OTHERS = {
     "prune": "clean",
     "rm": "clean",
     "inspect": "show",
+    "monitor": "top",
     "down": "stop",
     "kill": "stop",
     "terminate": "stop",
