@@ -1,8 +1,8 @@
 """Imports, before a thread of supervise needs them, of the modules that it may use.
 
-The host may fork at any moment. If a thread of supervise were importing a module then, the lock of that module would
-stay locked in the child, and a gang of the child would wait for it forever. So these threads import nothing: the first
-attempt of a gang imports on the caller's thread what the gang may need later.
+An import on a thread of supervise fails if the host has no free descriptor, and blocks the loop of a gang. If the host
+forks during the import, the child imports the module again (see `fork_hooks`), but not modules of others. So these
+threads import nothing: the first attempt of a gang imports on the caller's thread what the gang may need later.
 """
 
 from __future__ import annotations
