@@ -243,7 +243,7 @@ class LineStream:
 
     @property
     def _shows_rows(self) -> bool:
-        return bool(self._depth) and self._prompts and self._updates
+        return bool(self._depth) and self._prompts and self._updates and not self.reserved
 
     def _show_row(self, now_ns: int) -> bytes:
         """Show the row of the cursor in the place of what the destination shows as a prompt."""

@@ -397,6 +397,18 @@ def test_l4_slow_nested_bars_beside_prompts_are_one_line_each(name, split):
     assert shown.replace(b"p:upper 0\n", b"", 1) == b"p:upper 8\np:lower 8\np:after\n"
 
 
+MOVES = [b"a", b"bb", b"\n", b"\r", b" ", UP, b"\x1b[2K", b"\x1b[?25l", b"\x1b[?25h"]
+
+
+@given(st.lists(st.lists(st.sampled_from(MOVES), max_size=8).map(b"".join)), st.sampled_from([3, LIMIT_BYTES]))
+def test_whatever_the_cursor_does_beside_prompts_the_last_line_ends(pieces, limit):
+    """No row is left over in the place of a prompt."""
+    lines = LineStream(b"p:", console=True, prompts=True, limit_bytes=limit)
+    shown = on_screen(slowly(lines, pieces) + lines.finish())
+    assert shown[-1:] in (b"", b"\n")
+    assert not lines.continues
+
+
 def test_a_prompt_below_nested_bars_is_shown():
     """Its row is one of those that the cursor may still leave upwards; the answer begins a line of its own."""
     for last in (b"\n\r              \r" + UP + b"\rupper 3\n", b"\n\rlower 3" + UP + b"\rupper 3\n\n"):
