@@ -107,6 +107,8 @@ class Ended:
     normal: bool
     at_ns: int = 0
     """Monotonic time."""
+    stops_all: bool = False
+    """Whether the child raised an exception at which pykka stops all actors, so that no restart is of use."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -284,16 +286,16 @@ def _ended(tree: Tree, child: Child, event: Ended, actions: list[Action]) -> Non
     elif child.kind == "transient" and event.normal:
         child.then = "finished"
     else:
-        _restart(tree, child, event.at_ns, actions)
+        _restart(tree, child, event, actions)
 
 
-def _restart(tree: Tree, cause: Child, at_ns: int, actions: list[Action]) -> None:
+def _restart(tree: Tree, cause: Child, event: Ended, actions: list[Action]) -> None:
     """Restart `cause`, and the children that the strategy restarts with it, if the intensity allows another one."""
-    if tree.backoff.gives_up(tree.policy, at_ns):
+    if event.stops_all or tree.backoff.gives_up(tree.policy, event.at_ns):
         cause.then = "terminated"
         _end(tree, "gave_up", cause.id, actions)
         return
-    tree.backoff = tree.backoff.next(tree.policy, at_ns)
+    tree.backoff = tree.backoff.next(tree.policy, event.at_ns)
     cause.then = "waiting"
     members = _set_of(tree, cause)
     for child in members:

@@ -332,8 +332,10 @@ def end_error(name: str, tree: Tree, reasons: Mapping[str, Reason]) -> BaseExcep
     elif tree.outcome == "gave_up":
         window = "" if policy.within_s is None else f" within {policy.within_s:g} s"
         restarts = f"{policy.max_restarts} restart{'' if policy.max_restarts == 1 else 's'}"
-        how = "ended" if reasons.get(culprit) is None else "failed"
-        msg = f"{name}: child {culprit!r} has {how}, after {restarts}{window}"
+        reason = reasons.get(culprit)
+        msg = f"{name}: child {culprit!r} has {'ended' if reason is None else 'failed'}, after {restarts}{window}"
+        if stops_all(reason):
+            msg = f"{name}: child {culprit!r} has raised {type(reason).__name__}, at which pykka stops all actors"
         error = RestartLimitExceeded(msg, child_id=culprit)
     else:
         culprit = culprit or abandoned[0]
@@ -433,6 +435,11 @@ class Life:
             self.ref.actor_inbox.put(Envelope(pykka_messages._ActorStop(), reply_to=cleanup))  # noqa: SLF001
         else:
             self._report("gone")
+
+
+def stops_all(reason: Reason) -> bool:
+    """Return whether a child ended by an exception at which pykka stops all actors, so that a restart is of no use."""
+    return isinstance(reason, BaseException) and not isinstance(reason, Exception) and _raised_by_message(reason)
 
 
 def _raised_by_message(error: BaseException) -> bool:

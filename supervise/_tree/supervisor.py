@@ -27,6 +27,7 @@ from supervise._tree.lives import (
     end_error,
     life_of,
     observed,
+    stops_all,
 )
 from supervise.errors import ChildFailedError, RestartLimitExceeded, SpecError, SuperviseError, SupervisorCrashed
 from supervise.events import Event, EventLog
@@ -403,7 +404,7 @@ class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
         row.cancel("start")
         row.reason = reason
         self._tell(trees.ChildDown(id=row.spec.id, reason=reason, normal=normal), row)
-        self._step(ts.Ended(row.spec.id, row.number, normal, time.monotonic_ns()))
+        self._step(ts.Ended(row.spec.id, row.number, normal, time.monotonic_ns(), stops_all(reason)))
 
     def _not_started(self, row: Row, number: int, error: BaseException) -> None:
         """Handle an exception of the start function. There is no actor."""

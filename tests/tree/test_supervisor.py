@@ -206,11 +206,15 @@ def test_what_a_start_function_has_started_ends_if_it_fails(grow, returns, error
 
 def test_an_actor_that_stops_all_actors_is_not_waited_for(parts, grow, ear):
     """pykka stops them on the thread of the one that has raised, this tree among them."""
-    tree = grow(*map(parts.spec, "ab"), restart_policy=RestartPolicy(backoff=30.0))
+    tree, error = grow(*map(parts.spec, "ab"), restart_policy=RestartPolicy(backoff=30.0)), SystemExit("on purpose")
     with Ear() as other:
-        ref_of(tree, "a").tell(SystemExit("on purpose"))
+        waiting = tree.ask(Wait(), block=False)
+        ref_of(tree, "a").tell(error)
         assert tree.actor_stopped.wait(PATIENCE_S)
         assert other.ref.actor_stopped.wait(PATIENCE_S)
+    with pytest.raises(RestartLimitExceeded, match="'a' has raised SystemExit, at which pykka stops all") as caught:
+        waiting.get(timeout=PATIENCE_S)
+    assert caught.value.__cause__ is error
 
 
 # Trees in trees
