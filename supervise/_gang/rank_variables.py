@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import _socket  # a tool of tests may replace `socket.socket`, to forbid connections
 import contextlib
+import errno
+import fcntl
 import os
 from typing import TYPE_CHECKING
 
 from supervise._record import record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from supervise._gang.rank_spec import RankSpec
 
@@ -23,7 +25,7 @@ class Master:
 
     address: str
     port: str
-    claim: _socket.socket | None = None
+    claim: _Claim | None = None
     """Prevents other gangs from choosing the same port, until `release`. None: nothing is claimed."""
     chosen: bool = False
     """Whether supervise has chosen the port."""
@@ -31,7 +33,8 @@ class Master:
     def hold(self) -> None:
         """Claim a chosen port again for another attempt. Idempotent."""
         if self.chosen and self.claim is None:
-            self.claim = _claimed(self.port)
+            with contextlib.suppress(OSError):
+                self.claim = _Claim(self.port)
 
     def release(self) -> None:
         """Let other gangs choose the port. Idempotent."""
@@ -43,8 +46,7 @@ class Master:
 def choose_master(address: str | None, port: str | None) -> Master:
     """Return this address and this port.
 
-    The default address is 127.0.0.1. The default port is a free one, which is claimed for this gang if possible: other
-    users of the machine can bind the names of all claims.
+    The default address is 127.0.0.1. The default port is a free one, which is claimed for this gang if possible.
 
     Raises:
         OSError: No descriptor is left.
@@ -57,27 +59,63 @@ def choose_master(address: str | None, port: str | None) -> Master:
             with contextlib.closing(_socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)) as probe:
                 probe.bind(("", 0))
                 free: int = probe.getsockname()[1]
-        except OSError:  # a sandbox refuses IPv4, also to rank 0; if no descriptor is left, the claim fails, too
+        except OSError:  # a sandbox refuses IPv4, also to rank 0; if no descriptor is left, the claim fails
             free = 49152 + int.from_bytes(os.urandom(2), "big") % 16384
-        claim = _claimed(str(free))
-        if claim is not None:
-            break
+        try:
+            claim = _Claim(str(free))
+        except (BlockingIOError, FileNotFoundError):  # the last one that had a claim removes the folder
+            continue
+        except OSError as error:  # without a private folder, nothing is claimed
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
+        break
     return Master(address, str(free), claim, chosen=True)
 
 
-def _claimed(port: str) -> _socket.socket | None:
-    """Return a socket that claims the port; None if another gang has claimed it.
+class _Claim:
+    """A locked file in a private folder: each user of the machine can read the names of sockets, and bind a port first.
 
-    The claim is needed because a port looks free until rank 0 of that gang listens.
+    A claim is needed because a port looks free until rank 0 listens. A bound port would make a rank fail that binds it
+    without SO_REUSEADDR.
     """
-    claim = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    try:
-        # A bound port would make a rank fail that binds it without SO_REUSEADDR, so bind an abstract name instead.
-        claim.bind(f"\0supervise-master-port-{port}")
-    except OSError:
-        claim.close()
-        return None
-    return claim
+
+    def __init__(self, port: str) -> None:
+        """Claim the port.
+
+        Raises:
+            BlockingIOError: Another gang of this user has claimed it.
+            OSError: There is no private folder, or no descriptor is left.
+        """
+        folder = os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - made private
+        self._folder, self._port = f"{folder}/supervise-{os.geteuid()}", port
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._folder, 0o700)
+        with self._opened() as fd:
+            self._file = os.open(port, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=fd)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            found = os.fstat(fd)
+            if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                raise PermissionError(errno.EPERM, "the folder is not private", self._folder)
+            yield fd
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Remove the file, and the folder if it is empty."""
+        with contextlib.suppress(OSError), self._opened() as fd:
+            os.unlink(self._port, dir_fd=fd)
+        os.close(self._file)
+        with contextlib.suppress(OSError):
+            os.rmdir(self._folder)
 
 
 def of_all(

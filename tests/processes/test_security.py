@@ -373,8 +373,6 @@ def take(name, kind=socket.SOCK_DGRAM):
         end.bind("\0" + name)
     except OSError:
         end.close()
-for port in range(50000, 50100):
-    take(f"supervise-master-port-{port}", socket.SOCK_STREAM)
 print(flush=True)
 for _ in sys.stdin:
     with open("/proc/net/unix") as file:
@@ -396,7 +394,6 @@ for _ in sys.stdin:
 
 BESIDE_ATTACKER = (
     "import os, subprocess, sys\nsys.path.insert(0, {root!r})\nfrom supervise import *\n"
-    "with open('/proc/sys/net/ipv4/ip_local_port_range', 'w') as file:\n    file.write('50000 50099')\n"
     "attacker = subprocess.Popen([sys.executable, '-c', {attacker!r}], stdin=-1, stdout=-1, text=True)\n"
     "attacker.stdout.readline()\n"
     "def attack():\n    attacker.stdin.write('\\n')\n    attacker.stdin.flush()\n"
@@ -407,9 +404,61 @@ BESIDE_ATTACKER = (
 )
 
 
+CHOICES = """
+import os, sys
+sys.path.insert(0, {root!r})
+from supervise import Start, Supervisor, Wait
+
+def port():
+    with open("/proc/net/unix") as file:
+        assert os.environ["MASTER_PORT"] not in file.read()
+    return os.environ["MASTER_PORT"]
+
+with open("/proc/sys/net/ipv4/ip_local_port_range", "w") as file:
+    file.write("50000 50099")
+settings = {{"entrypoint": port, "args": {{0: ()}}, "start_method": "fork", "rank_variables": True}}
+gangs = [Supervisor.start(name="g", **settings) for _ in range(30)]
+ports = []
+for gang in gangs:
+    gang.ask(Start())
+    ports += gang.ask(Wait()).return_values.values()
+    gang.stop()
+print(len({{*ports}}))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a network namespace")
+@pytest.mark.parametrize("planted", ["nothing", "a folder of another user", "an open folder", "a link", "a file"])
+def test_t1_gangs_that_have_not_started_yet_choose_different_ports_that_no_name_tells(tmp_path, planted):
+    """Their claims are files in a private folder, which disappears; without it, they choose ports that look free."""
+    folder = tmp_path / f"supervise-{os.geteuid()}"
+    if planted == "a link":
+        folder.symlink_to("/etc")
+    elif planted == "a file":
+        folder.touch()
+    elif planted != "nothing":
+        folder.mkdir(mode=0o700)
+        os.chown(folder, *(65534, 65534) if planted == "a folder of another user" else (-1, -1))
+        folder.chmod(0o777 if planted == "an open folder" else 0o700)
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", CHOICES.format(root=str(PACKAGE.parent))],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    if planted == "nothing":
+        assert done.stdout == "30\n"
+        assert list(tmp_path.iterdir()) == []
+    else:
+        assert folder.is_symlink() or folder.is_file() or list(folder.iterdir()) == []
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user, in a network namespace of its own")
 def test_t1_another_user_who_binds_all_names_that_can_be_guessed_prevents_no_start_and_no_restart():
-    """Names that this user can read in /proc/net/unix tell nothing of the next ones; claims of ports are optional."""
+    """Names that this user can read in /proc/net/unix tell nothing of the next ones."""
     source = BESIDE_ATTACKER.format(root=str(PACKAGE.parent), attacker=ATTACKER) + (
         "gang.ask(Start())\n"
         "for _ in range(3):\n    attack()\n    gang.ask(RestartRanks(frozenset((0, 1))))\n"
