@@ -309,7 +309,7 @@ def test_k8_a_module_that_another_thread_is_importing_is_not_used(tmp_path, name
 
 
 IMPORTING = """
-import faulthandler, os, sys, threading
+import faulthandler, os, sys, threading, warnings
 sys.path.insert(0, {root!r})
 import supervise
 
@@ -350,7 +350,7 @@ def test_k7_a_child_that_is_forked_during_the_first_imports_of_another_thread_ha
     """The child has the thread's locks of modules, but not the thread."""
     (tmp_path / "program.py").write_text(IMPORTING.format(root=ROOT, position=position))
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "program.py")],
+        [sys.executable, "-W", "ignore", str(tmp_path / "program.py")],
         check=False,
         capture_output=True,
         text=True,
