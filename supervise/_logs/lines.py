@@ -51,6 +51,8 @@ _compiled = cache(re.compile)
 TIME = "${time}"
 """The part of a prefix in whose place each line has the time at which it is shown."""
 _ERASE_LINE = b"\r\x1b[K"
+_ERASED = b"\r \r"
+"""What stands for the sequence that erases a row."""
 PROMPT_NS = 50_000_000
 """Time without further bytes after which a stream with prompts shows its unfinished line."""
 
@@ -286,8 +288,8 @@ class LineStream:
                 self._at = len(self._rows)
             elif self._depth:
                 self._write(text, out, now_ns)
-            elif cursor is None:  # without rows, the sequence is a part of the line
-                text += b"" if letter else found[0]
+            elif cursor is None:
+                text += b"" if letter else _ERASED
                 continue
             else:
                 self._hidden = cursor == b"l"
@@ -297,7 +299,7 @@ class LineStream:
                 count = int(rows or 1)
                 self._go(-count if letter in b"AF" else count)
             elif cursor is None:
-                self._write(b"\r \r", out, now_ns)
+                self._write(_ERASED, out, now_ns)
             else:
                 self._hidden = cursor == b"l"
                 if not self._hidden:
@@ -327,7 +329,8 @@ class LineStream:
     def _begin_of_waiting(self, text: bytes) -> int:
         """Return where the last lines begin that a movement of the cursor may still reach."""
         begin, end = len(text), text.rfind(b"\n")
-        if text[end + 1 :].rstrip(b"\r").count(b"\r") > 1:  # the last row is rewritten, so it is the only bar
+        last = text[end + 1 :].replace(_ERASED, b"").rstrip(b"\r")
+        if last.count(b"\r") > 1:  # the last row is rewritten, so it is the only bar
             return begin
         for _ in range(_MOST_ROWS):
             if end < 0 or len(text) - end > _MOST_WAITING:
@@ -613,6 +616,14 @@ class _Selection:
         rest, self.held = self.held, b""
         self._verdict = None
         return rest if rest and self._accepts(rest) else b""
+
+
+def last_segment(line: bytes) -> bytes:
+    """Return what remains of a line behind a prefix: its last nonempty segment, without movements of the cursor."""
+    if b"\r" not in line and b"\x1b" not in line:
+        return line
+    moved = _compiled(_CONTROL).sub(lambda found: b"" if found[3] else b"\r", line)
+    return next((segment for segment in reversed(moved.split(b"\r")) if segment.strip()), b"")
 
 
 def _has_bare_cr(chunk: bytes) -> bool:

@@ -142,7 +142,7 @@ def test_the_loss_of_events_in_a_directory_that_was_removed_is_told_once(supervi
     words = ("--max-restarts", "1", "--backoff", "0", "--strategy", strategy, "--run-id", "job", "sh", "-c", REMOVES)
     done = supervise.run("-q", *words)
     assert done.returncode == 0
-    found = re.findall("events are missing in events.jsonl: .*/events.jsonl: it was removed", done.stderr)
+    found = re.findall("events? missing in events.jsonl: .*/events.jsonl: it was removed", done.stderr)
     assert len(found) == len(done.stderr.splitlines()) == 1
     [log] = supervise.directory().rglob("stdout.log")
     assert log.read_text() == "again\n"

@@ -116,6 +116,9 @@ def test_source_bytes_is_what_is_left_without_prefixes(data, at, limit, written)
         (b"50%\r", b"p50%\n"),
         (b"half", b"phalf\n"),
         (b"\r", b""),
+        (b"working\r\x1b[2Kdone\n", b"pdone\n"),  # erases the row, but not the prefix
+        (b"working\x1b[2K\rdone\n", b"pdone\n"),
+        (b"\x1b[2Kdone\n", b"pdone\n"),
     ],
 )
 def test_what_a_console_shows_of_carriage_returns(data, shown):

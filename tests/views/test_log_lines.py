@@ -210,6 +210,17 @@ def test_the_command_shows_lines_in_order_and_as_json(supervise: Command, tmp_pa
     assert len(done.stdout.splitlines()) == LINES
 
 
+def test_what_a_line_rewrites_or_leaves_upwards_is_not_its_prefix(supervise: Command) -> None:
+    """Behind a prefix or a time, a line is its last segment; one rank without them has its bytes."""
+    raw = "\rp 10%\rp 100%\na\n\x1b[A\x1b[A\ra 2\x1b[K\nk\r\x1b[2Kerased\n\x1b[31mred\n"
+    supervise.run("-n", "2", "-q", "--run-id", "bars", "printf", "%s", raw)
+    lines = ["p 100%", "a", "a 2\x1b[K", "erased", "\x1b[31mred"]
+    shown = supervise.supervise("logs", "bars").stdout.splitlines()
+    assert sorted(shown) == sorted(f"[default{rank}]:{line}" for rank in (0, 1) for line in lines)
+    assert supervise.supervise("logs", "bars", "0", "-t").stdout.partition("\n")[0].endswith(" p 100%")
+    assert supervise.supervise("logs", "bars", "0").stdout == raw.replace("\r", "\n")  # by this reader
+
+
 def test_a_last_line_without_a_newline_has_its_place_in_time(tmp_path: Path) -> None:
     """A rank that wrote it long before the others ended did not write it last."""
     begins: dict[str, float] = {"0/stderr": 0, "1/stdout": 20}

@@ -166,6 +166,5 @@ def remove(path: str, *, dry_run: bool) -> tuple[int, str]:
                         with suppress(OSError):  # a file stays, or was made in the meantime
                             os.rmdir(each, dir_fd=fd)
         if not kept and not dry_run:
-            with suppress(FileNotFoundError):
-                os.rmdir(name, dir_fd=at)
+            os.rmdir(name, dir_fd=at)  # it fails if another `supervise clean`, which counts the run, was faster
     return used_bytes, kept

@@ -18,6 +18,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from supervise._files import closing, data_begin, open_regular
+from supervise._logs.lines import last_segment
 from supervise._printable import one_line
 from supervise._record import NamedTuple
 from supervise._story.wording import spans
@@ -448,6 +449,8 @@ def _plain(run: RecordedRun, found: argparse.Namespace, *, separated: bool) -> _
             prefix += f"{'~' if within_s > _EXACT_S else ''}{at} ".encode()
         if foreign:
             lines = [one_line(line.decode(errors="replace")).encode() for line in lines]
+        elif prefix:
+            lines = [last_segment(line) for line in lines]
         sys.stdout.buffer.write(b"".join(b"%b%b\n" % (prefix, line) for line in lines))
 
     return write

@@ -395,7 +395,7 @@ class _Run:
         except OSError as e:
             self._console.error(f"no result.json: {complaint(e)}")
         if self._events.error is not None:
-            lost = f"{self._events.lost} events are missing in events.jsonl"
+            lost = f"{counted(self._events.lost, 'event')} missing in events.jsonl"
             self._console.error(f"{lost}: {complaint(self._events.error)}")
 
 
