@@ -7,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import weakref
 from typing import TYPE_CHECKING
 
 from supervise._record import record
@@ -31,7 +32,7 @@ class Master:
     """Whether supervise has chosen the port."""
 
     def hold(self) -> None:
-        """Claim a chosen port again for another attempt. Idempotent."""
+        """Claim a chosen port again for another attempt, if possible. Idempotent."""
         if self.chosen and self.claim is None:
             with contextlib.suppress(OSError):
                 self.claim = _Claim(self.port)
@@ -73,10 +74,10 @@ def choose_master(address: str | None, port: str | None) -> Master:
 
 
 class _Claim:
-    """A locked file in a private folder: each user of the machine can read the names of sockets, and bind a port first.
+    """A locked file in a private folder, which tells the other gangs of this user that the port is chosen.
 
-    A claim is needed because a port looks free until rank 0 listens. A bound port would make a rank fail that binds it
-    without SO_REUSEADDR.
+    The claim is needed because a port looks free until rank 0 listens. A bound port would make a rank fail that binds
+    it without SO_REUSEADDR. The name of a socket would tell each user of the machine the port, who could bind it first.
     """
 
     def __init__(self, port: str) -> None:
@@ -84,38 +85,51 @@ class _Claim:
 
         Raises:
             BlockingIOError: Another gang of this user has claimed it.
+            FileNotFoundError: Another gang removed the file or the folder just now.
             OSError: There is no private folder, or no descriptor is left.
         """
         folder = os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - made private
-        self._folder, self._port = f"{folder}/supervise-{os.geteuid()}", port
+        folder = f"{folder}/supervise-{os.geteuid()}"
         with contextlib.suppress(FileExistsError):
-            os.mkdir(self._folder, 0o700)
-        with self._opened() as fd:
-            self._file = os.open(port, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=fd)
+            os.mkdir(folder, 0o700)
+        with _private(folder) as at:
+            file = os.open(port, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=at)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _check_linked(file)
         except BaseException:
-            os.close(self._file)
+            os.close(file)
             raise
+        self.close = weakref.finalize(self, _remove, folder, port, file, os.getpid())
+        """Remove the file, and the folder if it is empty. Idempotent; also called without a reference, and at exit."""
 
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[int]:
-        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            found = os.fstat(fd)
-            if found.st_uid != os.geteuid() or found.st_mode & 0o077:
-                raise PermissionError(errno.EPERM, "the folder is not private", self._folder)
-            yield fd
-        finally:
-            os.close(fd)
 
-    def close(self) -> None:
-        """Remove the file, and the folder if it is empty."""
-        with contextlib.suppress(OSError), self._opened() as fd:
-            os.unlink(self._port, dir_fd=fd)
-        os.close(self._file)
-        with contextlib.suppress(OSError):
-            os.rmdir(self._folder)
+@contextlib.contextmanager
+def _private(folder: str) -> Iterator[int]:
+    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        found = os.fstat(at)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise PermissionError(errno.EPERM, "the folder is not private", folder)
+        yield at
+    finally:
+        os.close(at)
+
+
+def _check_linked(file: int) -> None:
+    if not os.fstat(file).st_nlink:
+        raise FileNotFoundError(errno.ENOENT, "the file was removed")
+
+
+def _remove(folder: str, port: str, file: int, pid: int) -> None:
+    if os.getpid() != pid:  # a forked child, to which the claim does not belong
+        return
+    with contextlib.suppress(OSError), _private(folder) as at:
+        _check_linked(file)
+        os.unlink(port, dir_fd=at)
+    os.close(file)
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
 
 
 def of_all(

@@ -45,6 +45,8 @@ _MOST_WAITING = 4096
 """The most bytes that wait for a movement of the cursor."""
 _CONTROL = rb"\x1b\[([0-9]{0,9})([ABEF])|\x1b\[\?25([lh])|\x1b\[2K"
 """Up or down some rows; hide or show the cursor; erase the row."""
+_STYLE = rb"\x1b\[[0-9;]*[mK]"
+"""A color, or the erasure of the rest of the row."""
 _TORN = rb"\x1b(?:\[[0-9?]{0,9})?\Z"
 _compiled = cache(re.compile)
 
@@ -470,7 +472,7 @@ class LineStream:
         out: list[bytes] = []
         prompted, shown_before = self.prompted, self._update
         if prompted:  # the shown part will be erased, so it must be shown again
-            self._update = None
+            self._restore_prompt()
         self._rewrite(chunk, out)
         if prompted and any(out):
             out.insert(0, self._again)
@@ -623,7 +625,8 @@ def last_segment(line: bytes) -> bytes:
     if b"\r" not in line and b"\x1b" not in line:
         return line
     moved = _compiled(_CONTROL).sub(lambda found: b"" if found[3] else b"\r", line)
-    return next((segment for segment in reversed(moved.split(b"\r")) if segment.strip()), b"")
+    segments = (segment for segment in reversed(moved.split(b"\r")) if _compiled(_STYLE).sub(b"", segment).strip())
+    return next(segments, b"")
 
 
 def _has_bare_cr(chunk: bytes) -> bool:

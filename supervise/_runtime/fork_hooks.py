@@ -34,7 +34,7 @@ ORDER = (
 )
 """The modules that have a hook, in the order in which a child runs them."""
 
-_PACKAGES = sys.stdlib_module_names | {"supervise", "pykka", "psutil", "structlog"}
+_PACKAGES = sys.stdlib_module_names | {"supervise", "pykka", "psutil"}
 """The packages that supervise imports at first use, on threads of its caller."""
 _in_child: dict[str, Callable[[], object]] = {}
 
@@ -61,22 +61,23 @@ def instances(name: str) -> WeakSet[Any]:
 
 
 def _forget_imports() -> None:
-    """Forget each module that another thread was importing: its lock stays locked, so that an import would hang.
+    """Forget the imports of other threads: the lock of such a module stays locked, so that its import would hang.
 
-    The next import of the module executes it again. ``tests/contracts/test_python.py`` tests these parts of Python.
+    The next import executes a module again of which only a part was executed. ``tests/contracts/test_python.py`` tests
+    these parts of Python.
     """
     locks = sys.modules["_frozen_importlib"]._module_locks
     for name, module_lock in list(locks.items()):
         lock = module_lock()
         if lock is not None and lock.owner not in (None, get_ident()) and name.partition(".")[0] in _PACKAGES:
             del locks[name]
-            sys.modules.pop(name, None)
+            if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
+                del sys.modules[name]
 
 
 def _run_in_child() -> None:
     """Run each hook. As with `os.register_at_fork`, a hook that raises does not prevent the others."""
-    _forget_imports()
-    for hook in _in_child.values():
+    for hook in (_forget_imports, *_in_child.values()):
         try:
             hook()
         except BaseException:

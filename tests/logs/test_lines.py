@@ -320,6 +320,20 @@ def test_a_prompt_is_shown_after_a_silence_and_its_line_goes_on():
     assert not lines.continues
 
 
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        ([b"Loading ... ", b"\n\rbar 10%", b"\rbar 90%\n"], b"p:Loading ... \np:bar 90%\n"),
+        ([b"Name? ", b"Bob\n\rbar 10%\n"], b"p:Name? Bob\np:bar 10%\n"),
+        ([b"10%", b"\r20%\n"], b"p:20%\n"),
+        ([b"Name? ", b"\r"], b"p:Name? \n"),
+    ],
+)
+def test_a_prompt_stays_when_a_later_line_of_the_same_chunk_is_rewritten(pieces, shown):
+    lines = stream()
+    assert on_screen(slowly(lines, pieces) + lines.finish()) == shown
+
+
 def test_a_bar_is_rewritten_in_place():
     """Each state replaces the one before it; the end of the line replaces the last one."""
     lines = stream()

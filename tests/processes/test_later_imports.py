@@ -326,7 +326,7 @@ def value():
 
 def main():
     importer.start()
-    assert imports.wait(20)
+    assert imports.wait(20), f"{{len(modules)}} modules were imported"
     pid = os.fork()
     if pid == 0:
         faulthandler.dump_traceback_later(20, exit=True)

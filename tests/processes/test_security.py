@@ -4,6 +4,7 @@ import ast
 import contextlib
 import errno
 import functools
+import gc
 import json
 import logging
 import os
@@ -411,7 +412,7 @@ from supervise import Start, Supervisor, Wait
 
 def port():
     with open("/proc/net/unix") as file:
-        assert os.environ["MASTER_PORT"] not in file.read()
+        assert not any(os.environ["MASTER_PORT"] in line.partition("@")[2] for line in file)
     return os.environ["MASTER_PORT"]
 
 with open("/proc/sys/net/ipv4/ip_local_port_range", "w") as file:
@@ -454,6 +455,15 @@ def test_t1_gangs_that_have_not_started_yet_choose_different_ports_that_no_name_
         assert list(tmp_path.iterdir()) == []
     else:
         assert folder.is_symlink() or folder.is_file() or list(folder.iterdir()) == []
+
+
+def test_a_gang_that_is_refused_leaves_no_claim_of_a_port(tmp_path, monkeypatch):
+    """Neither a file nor a descriptor."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(supervise.SpecError, match="argument"):
+        Supervisor.start(name="g", entrypoint="true", args={0: ("x" * 3_000_000,)}, rank_variables=True)
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user, in a network namespace of its own")
