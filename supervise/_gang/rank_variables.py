@@ -89,7 +89,7 @@ class _Claim:
             OSError: There is no private folder, or no descriptor is left.
         """
         folder = os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - made private
-        folder = f"{folder}/supervise-{os.geteuid()}"
+        folder = f"{folder}/.supervise-{os.geteuid()}"
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
         with _private(folder) as at:

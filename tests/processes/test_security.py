@@ -432,7 +432,7 @@ print(len({{*ports}}))
 @pytest.mark.parametrize("planted", ["nothing", "a folder of another user", "an open folder", "a link", "a file"])
 def test_t1_gangs_that_have_not_started_yet_choose_different_ports_that_no_name_tells(tmp_path, planted):
     """Their claims are files in a private folder, which disappears; without it, they choose ports that look free."""
-    folder = tmp_path / f"supervise-{os.geteuid()}"
+    folder = tmp_path / f".supervise-{os.geteuid()}"
     if planted == "a link":
         folder.symlink_to("/etc")
     elif planted == "a file":
