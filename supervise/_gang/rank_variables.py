@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from supervise._record import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from supervise._gang.rank_spec import RankSpec
 
@@ -100,7 +100,7 @@ class _Claim:
         except BaseException:
             os.close(file)
             raise
-        self.close = weakref.finalize(self, _remove, folder, port, file, os.getpid())
+        self.close: Callable[[], object] = weakref.finalize(self, _remove, folder, port, file, os.getpid())
         """Remove the file, and the folder if it is empty. Idempotent; also called without a reference, and at exit."""
 
 
