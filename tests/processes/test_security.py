@@ -458,7 +458,7 @@ def test_t1_gangs_that_have_not_started_yet_choose_different_ports_that_no_name_
 
 
 def test_a_gang_that_is_refused_leaves_no_claim_of_a_port(tmp_path, monkeypatch):
-    """Neither a file nor a descriptor."""
+    """The file is removed with the last reference to the gang."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with pytest.raises(supervise.SpecError, match="argument"):
         Supervisor.start(name="g", entrypoint="true", args={0: ("x" * 3_000_000,)}, rank_variables=True)
