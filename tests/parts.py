@@ -1,8 +1,12 @@
-"""A plugin of pytest: a run of all tests takes a quarter of the cases of each test, and each Python another quarter.
+"""A plugin of pytest: a run of all tests takes a part of the cases and of the long tests, each Python another part.
 
 A test with many parameters has a case for each combination of them, and hundreds of tests have. A run of all tests has
 at least one case of every test; the quarters of four successive versions of Python have every case together, and so has
 ``python -m pytest --cases all``. A run of named files, folders or tests has all their cases.
+
+A test that is marked ``long`` needs most of a second of processor time, or more. These were a third of all processor
+time, and what they prove depends little on the version of Python. A run of all tests has a third of them, with the
+same exceptions; the thirds of three successive versions, which ``.ci/run`` tests, have all.
 
 Each worker of xdist begins with tests that may take long, so that no worker runs one when all others are done.
 """
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 PARTS = 4
+THIRDS = 3
 Case = TypeVar("Case")
 
 
@@ -28,8 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--cases",
         choices=["all", "quarter"],
-        help="run all cases of each test, or a quarter of them, which depends on the version of Python; "
-        "the default is a quarter if all tests are run, and otherwise all",
+        help="run all cases of each test, or a quarter of them and a third of the long tests, which depend on the "
+        "version of Python; the default is a quarter if all tests are run, and otherwise all",
     )
 
 
@@ -44,7 +49,10 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     """Say which cases are run."""
     if config.option.cases == "all":
         return None
-    return f"cases: quarter {_part()} of 0 to {PARTS - 1}, by the version of Python; --cases all runs all"
+    return (
+        f"cases: quarter {_part()} of 0 to {PARTS - 1}; long tests: third {_part(THIRDS)} of 0 to {THIRDS - 1}; by the"
+        " version of Python; --cases all runs all"
+    )
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -59,10 +67,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deal the files with tests whose limit of time is above the usual one, longest first, and then divide the rest.
+    """Keep a third of the long tests. Then deal the files with a limit of time above the usual, and divide the rest.
 
-    The tests of a file stay side by side, because fixtures may be made once a file.
+    Of the files, those with the highest limit come first. The tests of a file stay side by side, because fixtures may
+    be made once a file.
     """
+    if config.option.cases == "quarter":
+        config.hook.pytest_deselected(items=[item for item in items if _is_of_another_third(item)])
+        items[:] = [item for item in items if not _is_of_another_third(item)]
     usual_s, longest_s = float(config.getini("timeout") or 0), dict[Path, float]()
     for item in items:
         mark = item.get_closest_marker("timeout")
@@ -93,5 +105,13 @@ def part_of(test: str, cases: list[Case], part: int) -> list[Case]:
     return cases[begin::PARTS]
 
 
-def _part() -> int:
-    return sys.version_info.minor % PARTS
+def _part(parts: int = PARTS) -> int:
+    return sys.version_info.minor % parts
+
+
+def _is_of_another_third(item: pytest.Item) -> bool:
+    """Return whether a test is long and in the third of another version of Python. Only 3.11 runs stress tests."""
+    if item.get_closest_marker("long") is None or item.get_closest_marker("stress") is not None:
+        return False
+    name = item.nodeid.partition("[")[0]
+    return zlib.crc32(name.encode()) % THIRDS != _part(THIRDS)

@@ -28,6 +28,7 @@ LARGEST = {"two asks": {"asks": 2}}
 QUICK = {(strategy, "three children") for strategy in STRATEGIES} | {("rest_for_one", "two children, an ask")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("strategy", "name"),
     [
