@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _LEFT_BYTES = 8 << 20
 """The most bytes of a log that are shown of what the processes of a rank write after the end of the rank."""
+_SHOWN_S = 0.5
+"""The longest wait for a Tail that shall show what was written; its destination may be slow."""
 _TOO_MUCH_LEFT = f"processes wrote more than {_LEFT_BYTES >> 20} MiB after the end of their rank; the rest is not shown"
 
 
@@ -269,6 +271,24 @@ class RankActors:
 
             with contextlib.suppress(pykka.ActorDeadError):  # it has ended and sent `TailEnded`
                 tail.tell(Drain(sizes=sizes, left=left))
+
+    def show_written(self, then: Callable[[], object]) -> None:
+        """Call `then` on the loop when the Tails have shown what the ranks have written, or after a short time."""
+        waiting, timer = set(self._tails), self._loop.call_later(_SHOWN_S, then)
+
+        def shown(tail: pykka.ActorRef[Tail] | None) -> None:
+            waiting.discard(tail)
+            if not waiting:
+                timer.fire()
+
+        for tail in self._tails:
+            from supervise._gang.tail import ShowWritten  # loaded with the Tail
+
+            try:
+                tail.tell(ShowWritten(partial(self._loop.post, shown, tail)))
+            except pykka.ActorDeadError:  # it has ended
+                waiting.discard(tail)
+        self._loop.post(shown, None)
 
     def _look_for_room(self, sizes: Mapping[str, int]) -> None:
         """Report a full disk. supervise does not see the ENOSPC of a rank, because ranks write their logs directly."""

@@ -459,11 +459,24 @@ class GangRunner:
             self.signal(frozenset({event.local_rank}), spared, self.gang.stop.reason or "")
 
     def suspended(self, message: say.WorkerStopped | SuspendedAsAsked) -> None:
-        """Note that a rank is suspended; tell it, unless the caller has asked for it."""
+        """Note that a rank is suspended; tell it, unless the caller has asked for it.
+
+        A rank that waits for the terminal is told later: who gives it the terminal lets it write there directly, so
+        what it has written before must be shown first.
+        """
         if self._halted:
             return
         self._suspended.add(message.local_rank)
-        if isinstance(message, say.WorkerStopped):
+        if isinstance(message, SuspendedAsAsked):
+            return
+        if message.sig in (signal.SIGTTIN, signal.SIGTTOU):
+            self.ranks.show_written(partial(self._tell_suspended, message))
+        else:
+            self._tell_suspended(message)
+
+    def _tell_suspended(self, message: say.WorkerStopped) -> None:
+        process = self.ranks.slots.processes.get(message.local_rank)
+        if not self._halted and process is not None and process.pid == message.pid:
             self.events.emit(message)
             self.subscribers.tell(message)
 

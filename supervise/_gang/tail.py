@@ -83,6 +83,12 @@ class TailDestination:
             return None
         return min((feed.lines.due_ns for feed in self._updating if feed.lines.due_ns is not None), default=None)
 
+    def show_unfinished(self) -> None:
+        """Show the updates that are pending, before they are due."""
+        for _ in range(2):  # an update has up to two moments: that of the waiting bytes, and that of a prompt
+            if (due_ns := self.next_update_ns()) is not None:
+                self.show_updates(due_ns)
+
     def finish(self, feed: LogReader) -> None:
         """Show the unfinished last line of a file."""
         self._show(feed, LineStream.finish)
@@ -313,6 +319,13 @@ class Drain(NamedTuple):
     """Path of each file that processes may still write to the number of its bytes to show until the next `Drain`."""
 
 
+class ShowWritten(NamedTuple):
+    """Show what the ranks have written so far, also unfinished lines, and call `shown`. Supervisor -> Tail."""
+
+    shown: Callable[[], object]
+    """Called on the Tail's thread, unless the Tail ends before."""
+
+
 class ChangeFiles(NamedTuple):
     """Show what is left in the log files of a rank's past life, then follow the files of its next life.
 
@@ -519,6 +532,7 @@ class Tail(pykka.ThreadingActor):
         self._ready: dict[LogReader, None] = {}  # readers that may have unread data, in turn
         self._pace = Pace()
         self._draining = False
+        self._wanted: list[ShowWritten] = []
         self._left: dict[LogReader, int] = {}  # files that leftovers write, with the number of their bytes to show
         self._drained = False  # whether the output of the ranks was shown, and that of leftovers is followed
         self._stop_replies: list[Reply[None]] = []
@@ -560,12 +574,10 @@ class Tail(pykka.ThreadingActor):
             self._held.cancel()
 
     def _handle_receive(self, message: Any) -> Any:
-        if isinstance(message, Drain):
-            return self._guarded(partial(self._drain, message))
         if isinstance(message, Due):
             return self._guarded(self._step)
-        if isinstance(message, ChangeFiles):
-            return self._guarded(partial(self._change_files, message))
+        if isinstance(message, Drain | ChangeFiles | ShowWritten):
+            return self._guarded(partial(self._follow, message))
         if isinstance(message, pykka_messages._ActorStop):  # noqa: SLF001 - pykka has no public name for it
             return self._asked_to_stop()
         try:
@@ -574,6 +586,17 @@ class Tail(pykka.ThreadingActor):
             reply: Reply[Any] = Reply()
             reply.set_exception(sys.exc_info())
             return reply
+
+    def _follow(self, order: Drain | ChangeFiles | ShowWritten) -> None:
+        match order:
+            case Drain():
+                self._drain(order)
+            case ChangeFiles():
+                self._change_files(order)
+            case ShowWritten():
+                self._wanted.append(order)
+                self._ready |= dict.fromkeys(self._feeds)
+        self._step()
 
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
@@ -593,7 +616,7 @@ class Tail(pykka.ThreadingActor):
             try:
                 self._owner.tell(MemberStopRequested())
             except pykka.ActorDeadError:  # without an owner, no `Drain` comes
-                self._guarded(partial(self._drain, Drain(sizes={})))
+                self._guarded(partial(self._follow, Drain(sizes={})))
         return reply
 
     # Files
@@ -627,7 +650,6 @@ class Tail(pykka.ThreadingActor):
         to_read, to_open = self._feeds.change(message)
         self._ready |= dict.fromkeys(to_read)
         self._open_files(to_open)  # before a watch is given back: the end of the last one ends the watching thread
-        self._step()
 
     def _open_late(self, feed: LogReader) -> None:
         """Open a file of a life that had to wait for an earlier life."""
@@ -656,7 +678,6 @@ class Tail(pykka.ThreadingActor):
                 present = (feed for feed in self._feeds if feed.is_open and not self._feeds.is_past(feed))
                 self._left = {feed: message.left[feed.path] for feed in present if feed.path in message.left}
             self._ready = dict.fromkeys(self._feeds.end_at(message.sizes))
-        self._step()
 
     def _step(self) -> None:
         """Read and show until no data is left or a message arrives. Then set the deadline of the inbox."""
@@ -672,6 +693,9 @@ class Tail(pykka.ThreadingActor):
                 self._follow_leftovers()
             turns = self._turns()
             if not turns:
+                while self._wanted:
+                    self._destination.show_unfinished()
+                    self._wanted.pop().shown()
                 inbox.due_ns = self._next_moment()
                 return
             for feed in turns:

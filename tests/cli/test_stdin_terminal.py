@@ -38,6 +38,17 @@ def test_a_prompt_is_shown_before_the_answer_is_typed(supervise: Command, env: d
     assert (supervise.directory() / "attempt_0" / "0" / "stdout.log").read_text() == "Name? hello Ada\n"
 
 
+@pytest.mark.parametrize("before", ["login as bob ", "\\r 50%\\r100%"], ids=["a text", "a bar"])
+def test_a_prompt_at_the_terminal_itself_follows_what_was_written_before(supervise: Command, before: str):
+    """As of getpass and sudo: it is not in the log, and a line that is shown later would hide it."""
+    program = f"import getpass; print('{before}', end='', flush=True); print(len(getpass.getpass('Key: ')))"
+    with supervise.on_terminal(sys.executable, "-c", program) as terminal:
+        shown = terminal.until("Key: ")
+        terminal.type(b"secret\n")
+        assert terminal.end()[0] == 0
+    assert re.search(r"(bob |100%)Key: $", shown), shown
+
+
 def test_a_rank_among_several_has_the_terminal(supervise: Command):
     """The lines of the others are shown meanwhile, on lines of their own."""
     program = "import os, sys; rank = os.environ['RANK']; print('other', input()) if rank == '0' else exec(sys.argv[1])"
