@@ -161,7 +161,7 @@ def _seconds(setting: Setting, value: object) -> object:
 
 def _exit_codes(setting: Setting, value: object) -> object:
     if isinstance(value, Collection) and not isinstance(value, (str, bytes)):
-        codes = [code for code in value if isinstance(code, int) and not isinstance(code, bool) and -65 < code < 256]
+        codes = [code for code in value if is_whole(code, -64, 255)]
         if len(codes) == len(value):
             return frozenset(codes)
     raise SpecError(f"{setting.name} is {shown(value)}; give a set of exit codes: 0 to 255, or -N for signal N")
@@ -238,12 +238,9 @@ def _names(setting: Setting, value: object) -> object:
 
 def _signal(setting: Setting, value: object) -> object:
     """Check a signal that a process can handle."""
-    found = None
-    if isinstance(value, int) and not isinstance(value, bool) and value in set(Signals):
-        found = Signals(value)
-    if found is None or found in (SIGKILL, SIGSTOP):
+    if not is_whole(value, 1) or value not in {*Signals} - {SIGKILL, SIGSTOP}:
         raise SpecError(f"{setting.name} is {shown(value)}; give a signal that a process can handle, such as SIGINT")
-    return found
+    return Signals(value)  # type: ignore[arg-type]
 
 
 def _readiness(setting: Setting, value: object) -> object:
