@@ -20,11 +20,8 @@ if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple  # noqa: PLC0414
 
 
-class _Field:
-    """The same as the result of `dataclasses.field`, for a record."""
-
-    def __init__(self, **options: Any) -> None:
-        self.options = options
+class _Field(dict[str, Any]):
+    """The options of `dataclasses.field`, for a record."""
 
 
 if not TYPE_CHECKING:
@@ -88,7 +85,7 @@ class _Plan:
         for name in cls.__annotations__:
             value = vars(cls).get(name, self)
             if isinstance(value, _Field):
-                self.options[name] = value.options
+                self.options[name] = value
                 delattr(cls, name)
             else:
                 self.options[name] = {} if value is self else {"default": value}
