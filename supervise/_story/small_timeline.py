@@ -171,7 +171,10 @@ def of_result(result: Any, report: str) -> str:
     begin_ns = min((end.started_ns for end in every), default=0)
     span_ns = max((end.ended_ns for end in every), default=0) - begin_ns
     ranks = sorted(result.ends, key=lambda rank: (result.ends[rank].role not in _FIRST, rank))
-    rows = [_row(at, rank, _bars(lives[rank], begin_ns, span_ns), *_told(lives[rank])) for at, rank in _top(ranks)]
+    rows = [
+        _row(at, rank, _bars(lives[rank], begin_ns, span_ns), *_told(lives[rank]))
+        for at, rank in enumerate(ranks[:_MOST_ROWS])
+    ]
     took = f", {seconds(span_ns / 1e9)}" if span_ns > 0 else ""
     count = max(len(result.stdouts), len(result.ends))
     title, *more = report.split("\n") if report else [f"succeeded: {counted(count, 'rank')}{took}"]
@@ -190,7 +193,7 @@ def of_gang(name: str, status: Any) -> str:
     if status is None:
         return _whole(f"{name}: not running", "stopped", [], 0)
     rows = []
-    for at, (rank, found) in _top(sorted(status.ranks.items())):
+    for at, (rank, found) in enumerate(sorted(status.ranks.items())[:_MOST_ROWS]):
         pid = "" if found.pid is None else f"pid {found.pid}"
         again = counted(found.restarts, "restart") if found.restarts else ""
         step = "" if found.step is None else f"step {found.step}"
@@ -198,10 +201,6 @@ def of_gang(name: str, status: Any) -> str:
         kind = _STATES.get(found.state, "running")
         rows.append(_row(at, rank, [_Bar(0.0, 1.0, kind, found.state)], f"{found.state}, {told}", kind))
     return _whole(f"{name}: {status.phase}", "running", rows, len(status.ranks))
-
-
-def _top(ranks: Sequence[Any]) -> Iterable[tuple[int, Any]]:
-    return enumerate(ranks[:_MOST_ROWS])
 
 
 def _bars(ends: Sequence[Any], begin_ns: int, span_ns: int) -> list[_Bar]:
