@@ -36,8 +36,8 @@ class SignalInbox(Generic[_Message]):
         self._restore = restore
         self._before: dict[signal.Signals, Any] = {}
         self._queue: queue.SimpleQueue[_Message] = queue.SimpleQueue()
-        self._noted: list[tuple[int, float]] = []
-        """Number and monotonic time of each signal that was handled since the last `take`."""
+        self._noted: dict[int, list[float]] = {}
+        """Number of each signal that was handled since the last `take` to its monotonic times."""
         self._arrivals: dict[int, list[float]] = {}
 
     def __enter__(self) -> Self:
@@ -84,15 +84,8 @@ class SignalInbox(Generic[_Message]):
         received: list[signal.Signals | _Message] = []
         with contextlib.suppress(BlockingIOError):
             received += [signal.Signals(number) for number in os.read(self._read, 65536) if number]
-        noted, self._noted = self._noted, []  # after the read: what was read has been handled
-        self._arrivals = {}
-        for number, at_s in noted:
-            self._arrivals.setdefault(number, []).append(at_s)
-        while True:
-            try:
-                received.append(self._queue.get_nowait())
-            except queue.Empty:
-                return received
+        self._arrivals, self._noted = self._noted, {}  # after the read: what was read has been handled
+        return received + [self._queue.get_nowait() for _ in range(self._queue.qsize())]
 
     def arrival_s(self, sig: signal.Signals) -> float:
         """Return the monotonic time at which a signal arrived, in their order for the signals of the last `take`.
@@ -106,4 +99,4 @@ class SignalInbox(Generic[_Message]):
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         """Note the time. The interpreter has written the number to the pipe."""
-        self._noted.append((number, time.monotonic()))
+        self._noted.setdefault(number, []).append(time.monotonic())
