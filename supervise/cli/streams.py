@@ -122,19 +122,19 @@ def failed(command: str, error: OSError, *, of_stdout: bool = False) -> int:
     text, code = complaint(error), _FAILED
     if of_stdout:
         text = f"cannot write to stdout: {text}"
-    elif isinstance(error, FileNotFoundError) and error.filename is None and _is_cwd_deleted():
+    elif isinstance(error, FileNotFoundError) and error.filename is None and cwd() is None:
         text, code = "the working directory of this process has been deleted; go to another one first", _WRONG_USAGE
     with suppress(OSError):
         print(f"supervise{' ' if command else ''}{command}: {text}", file=sys.stderr)
     return code
 
 
-def _is_cwd_deleted() -> bool:
+def cwd() -> str | None:
+    """Return the working directory of this process; None if it was deleted."""
     try:
-        os.getcwd()
+        return os.getcwd()
     except FileNotFoundError:
-        return True
-    return False
+        return None
 
 
 def _discard_stdout() -> bool:

@@ -21,6 +21,7 @@ from supervise._runtime.wakeup import OwnedFd
 from supervise._story.wording import columns, size
 from supervise._views import recorded_run
 from supervise._views.samples import SampleFile
+from supervise.cli import streams
 from supervise.events import timestamp
 from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 
@@ -190,7 +191,7 @@ class EventFile(OwnedFd):
             "engine": options.engine,
             "node_rank": options.hosts.number,
             "nnodes": max(options.nnodes, options.hosts.count),
-            "cwd": _cwd(),
+            "cwd": streams.cwd(),
             **recorded_run.identity(locked=self.locked),
         }
         self.write_pending()
@@ -282,13 +283,6 @@ def write_result(
 
 def _write(directory: str, name: str, whole: dict[str, Any]) -> None:
     write(os.path.join(directory, name), json.dumps(whole, indent=2, default=str).encode() + b"\n")
-
-
-def _cwd() -> str | None:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:  # deleted
-        return None
 
 
 def _failure(failure: ProcessFailure) -> dict[str, Any]:
