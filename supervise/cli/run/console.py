@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 
-# Events as lines on stderr: for people (``-v``), or as JSON (``--log-format json``)
+# Events as lines on stderr for people (``-v``)
 
 
 _COMMON = frozenset(
@@ -45,11 +45,6 @@ _EMPTY: tuple[Any, ...] = (None, "", [], {}, ())
 def _value(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return json.dumps(text) if " " in text and isinstance(value, str) else text
-
-
-def as_json(event: dict[str, Any]) -> str:
-    """Return an event as a JSON object on one line."""
-    return json.dumps(event, default=str)
 
 
 _PATIENCE_S = 2.0

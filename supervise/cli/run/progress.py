@@ -274,10 +274,8 @@ class Progress:
             self._due_s[it.rank] = now_s if it.fields["signal"] == "SIGKILL" else now_s + self._grace_s(it.rank)
 
     def _grace_s(self, rank: int) -> float:
-        parts = self._options.parts
-        part = parts[0] if len(parts) == 1 else self._options.part_of(rank)
         usual_s = self._options.settings["grace"] if self._limit_s is None else self._limit_s
-        grace_s: float = part.settings.get("grace", usual_s)
+        grace_s: float = self._options.part_of(rank).settings.get("grace", usual_s)
         return grace_s if self._limit_s is None else min(grace_s, self._limit_s)
 
     def user_stops(self, sig: Signals) -> None:

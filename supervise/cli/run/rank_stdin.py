@@ -276,7 +276,7 @@ class JobControl:
         if not stopped or self._terminal is None:
             return False
         if event["signal"] in _WANTS_TERMINAL:
-            self._serve(event["local_rank"], event["pid"])
+            self._serve(self._terminal, event["local_rank"], event["pid"])
             return True
         if event["signal"] == SIGTSTP.name and self._terminal.holder is not None:
             self.suspend(SIGTSTP, group=True)
@@ -300,17 +300,16 @@ class JobControl:
             return None
         return SIGINT if event["exit_code"] == 128 + SIGINT else _TYPED.get(event["exit_signal"] or "")
 
-    def _serve(self, rank: int, pid: int) -> None:
+    def _serve(self, terminal: Terminal, rank: int, pid: int) -> None:
         """Give the terminal to a rank that waits for it. If supervise is in the background, suspend everything."""
-        assert self._terminal is not None  # noqa: S101 - a rank reads it
-        if self._terminal.give(pid):
+        if terminal.give(pid):
             self._tell(SIGCONT, frozenset({rank}))
             return
         if self._given_up or self.stopping:
             return
         began_s = time.monotonic()
         self.suspend(SIGTTIN, group=True, waiting=pid)
-        if time.monotonic() - began_s < _AT_ONCE_S and self._terminal.holder is None:
+        if time.monotonic() - began_s < _AT_ONCE_S and terminal.holder is None:
             self._given_up = True
             self._console.note(
                 f"rank {rank} waits for the terminal, but supervise runs in the background of a shell that has ended;"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -19,7 +20,7 @@ from supervise._story.wording import counted, shortened
 from supervise._views.recorded_run import SOCKET
 from supervise.cli.options.options import Options, title
 from supervise.cli.run import program, reaping, settings
-from supervise.cli.run.console import Console, as_json, as_text, library_log
+from supervise.cli.run.console import Console, as_text, library_log
 from supervise.cli.run.directory import EventFile, Sampling, table, write_metrics, write_result
 from supervise.cli.run.progress import OF_INTEREST, Progress, has_no_reader
 from supervise.cli.run.rank_stdin import JobControl, RankStdin, reads_terminal
@@ -111,18 +112,14 @@ class _Run:
 
             return dry_run(self._options, self._run_id, self._console)
         try:
-            return self._refused() or self._supervise()
+            try:
+                self._prepare()
+            except (OSError, ImportError, SuperviseError) as error:
+                is_usage = is_of_a_file(error) or isinstance(error, SuperviseError)
+                return self._refuse(program.USAGE if is_usage else _INTERNAL, refusal(error, self._options.log_dir))
+            return self._supervise()
         finally:
             self._leave()
-
-    def _refused(self) -> int:
-        """Create the run directory and the Supervisor; return 0, or an exit code after an error."""
-        try:
-            self._prepare()
-        except (OSError, ImportError, SuperviseError) as error:
-            is_usage = is_of_a_file(error) or isinstance(error, SuperviseError)
-            return self._refuse(program.USAGE if is_usage else _INTERNAL, refusal(error, self._options.log_dir))
-        return 0
 
     def _refuse(self, code: int, text: str) -> int:
         """Print why no gang begins; return `code`, also as the metrics of the run: an alert must not see older ones."""
@@ -274,7 +271,7 @@ class _Run:
 
     def _process(self, event: dict[str, Any]) -> None:
         if self._shows_events:
-            self._console.show([as_json(event) if self._options.json_log else as_text(event)])
+            self._console.show([json.dumps(event, default=str) if self._options.json_log else as_text(event)])
         if event["event"] not in OF_INTEREST or self._jobs.takes(event):
             return
         self._progress.take(event)
