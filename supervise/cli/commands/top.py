@@ -79,8 +79,7 @@ def _table(target: steering.Target) -> int:
             table = Table(target, inbox)
         except (OSError, termios.error) as error:
             return steering.fail("top", f"the terminal cannot be used: {complaint(error)}", steering.REFUSED)
-        with closing(table):
-            code = table.run()
+        code = table.run()
     if table.ended is not None:
         print(*_last_words(target, table.ended), sep="\n")
     return code
@@ -363,7 +362,7 @@ _SIGNALS = (*_ENDS, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 
 
 class Table:
-    """The live table, until `close`."""
+    """The live table of one run."""
 
     def __init__(self, target: steering.Target, inbox: SignalInbox[News]) -> None:
         """Start the readings, and take over the terminal of stdout. News and signals come by the inbox.
@@ -393,19 +392,16 @@ class Table:
         self._poll.register(inbox, select.POLLIN)
         self._watched: int | None = None
 
-    def close(self) -> None:
-        """Restore the terminal."""
-        self._screen.close()
-
     def run(self) -> int:
-        """Show the table until the run ends, or the user leaves the table; return the exit code."""
-        try:
-            self._screen.enter()
-            while (code := self._turn()) is None:
-                pass
-        except (OSError, termios.error):  # the terminal has hung up
-            return 128 + signal.SIGHUP
-        return code
+        """Show the table until the run ends, or the user leaves it; restore the terminal, and return the exit code."""
+        with closing(self._screen):
+            try:
+                self._screen.enter()
+                while (code := self._turn()) is None:
+                    pass
+            except (OSError, termios.error):  # the terminal has hung up
+                return 128 + signal.SIGHUP
+            return code
 
     def _turn(self) -> int | None:
         """Wait for the next event and handle all that have come; return the exit code at the end."""
