@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from supervise.cli import streams
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["main"]
 
@@ -155,7 +155,9 @@ def _print(words: list[str], *, own_process: bool) -> int:
     if command in _COMMANDS:
         from importlib import import_module
 
-        run = getattr(import_module(f"supervise.cli.commands.{_MODULES.get(command, command)}"), command)
+        run: Callable[[list[str]], int] = getattr(
+            import_module(f"supervise.cli.commands.{_MODULES.get(command, command)}"), command
+        )
         if own_process:
             import signal
 
@@ -163,8 +165,7 @@ def _print(words: list[str], *, own_process: bool) -> int:
             if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
                 signal.signal(signal.SIGINT, signal.default_int_handler)  # its end flushes what the command has printed
             signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the starter of this process may have blocked signals
-        code: int = run(words[1:])
-        return code
+        return run(words[1:])
     if command in ("-h", "--help", "help"):
         print(_BRIEF if command == "-h" else _USAGE, end="")
         return 0

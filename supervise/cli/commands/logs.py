@@ -429,8 +429,8 @@ def _plain(run: RecordedRun, found: argparse.Namespace, *, separated: bool) -> _
     """Return a function that prints lines for people. With `separated`, a line precedes each later life of a rank."""
     console = Console()
     prefixes = found.ranks is None or len(found.ranks) > 1
+    # Another user may have put control sequences into the logs, to change this user's terminal
     foreign = os.stat(run.path).st_uid != os.geteuid()
-    """Another user may have put control sequences into the logs, to change this user's terminal."""
     lives: dict[int, int] = {}
 
     @cache
