@@ -75,11 +75,9 @@ def _head(view: View, canvas: Canvas) -> None:
         [phase, *short],
         short,
     ]
-    for form in forms:
-        if sum(width_of(text) + 2 for text, _ in form) - 2 <= canvas.columns:
-            break
+    fitting = (form for form in forms if sum(width_of(text) + 2 for text, _ in form) - 2 <= canvas.columns)
     at = 0
-    for text, style in form:
+    for text, style in next(fitting, short):
         at = canvas.write(0, at, text, style) + 2
 
 

@@ -10,15 +10,10 @@ import termios
 import time
 from codecs import getincrementaldecoder
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from rich.cells import get_character_cell_size
 from rich.color import ColorSystem
 from rich.style import Style
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 # A picture of the terminal as cells, and the text that turns one picture into the next: in each row, one range
 #
@@ -74,7 +69,7 @@ class Canvas:
         """
         if not 0 <= row < self.rows or column >= self.columns:
             return column
-        line, cells = self._lines[row], list(_cells(text, style, self.columns - column))
+        line, cells = self._lines[row], _cells(text, style, self.columns - column)
         end = column + len(cells)
         line[column:end] = cells
         _mend(line, column, end)
@@ -147,13 +142,11 @@ def _mend(line: list[Cell], start: int, end: int) -> None:
         line[end] = _BLANK
 
 
-def _cells(text: str, style: str, room: int) -> Iterator[Cell]:
+def _cells(text: str, style: str, room: int) -> list[Cell]:
     if not text.isprintable():  # a tab is replaced, too, and here at the latest a control sequence
         text = "".join(character if character.isprintable() else " " for character in text)
     if text.isascii():
-        for character in text[:room]:
-            yield character, style
-        return
+        return [(character, style) for character in text[:room]]
     found: list[Cell] = []
     for character in text:
         width = get_character_cell_size(character)
@@ -164,7 +157,7 @@ def _cells(text: str, style: str, room: int) -> Iterator[Cell]:
         if len(found) + width > room:
             break
         found += [(character, style)] + [("", style)] * (width - 1)
-    yield from found
+    return found
 
 
 def width_of(text: str) -> int:

@@ -156,11 +156,9 @@ def columns_for(reading: Reading, columns: int, seen: set[str]) -> list[Column]:
         columns: Width of the terminal.
         seen: The heads of columns that were shown before. These columns stay; the heads of this reading are added.
     """
-    found = []
-    for column in _columns(reading):
-        if column.head in seen or any(column.text(row) is not None for row in reading.ranks.values()):
-            seen.add(column.head)
-            found.append(column)
+    rows = reading.ranks.values()
+    found = [each for each in _columns(reading) if each.head in seen or any(each.text(row) is not None for row in rows)]
+    seen.update(column.head for column in found)
     for head in _DROPPED:
         if sum(column.width + 2 for column in found) + _LEAST_LAST_LINE <= columns:
             break
