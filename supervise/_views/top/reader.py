@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from supervise._files import closing, open_regular
 from supervise._printable import one_line, printable
 from supervise._record import NamedTuple
-from supervise._views import samples
 from supervise._views.incidents import KINDS, LONGEST_TEXT, Incident, exit_with_complaint, incident, why_failed
 from supervise._views.recorded_run import objects
 from supervise._views.run_state import RunState
-from supervise._views.samples import Usage, log_paths
+from supervise._views.samples import Usage, log_paths, trees
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -317,7 +316,7 @@ class Reader:
     def _used(self, status: dict[str, Any], rows: dict[int, dict[str, Any]]) -> dict[int, Usage]:
         pids = {int(rank): rows[rank]["pid"] for rank in status["running"] if isinstance(rows[rank]["pid"], int)}
         try:
-            return samples.trees(pids)
+            return trees(pids)
         except OSError:  # no procfs
             return {}
 
@@ -394,10 +393,8 @@ class Reader:
         """Return whether the last reported hang continues."""
         known = self.incidents.state.ranks.get(rank)
         life = None if known is None else known.life
-        if life is None or life.attempt != int(row["attempt"]) or row["state"] != "ready":
-            return False
-        hang = life.hang
-        if hang is None:
+        hang = None if life is None else life.hang
+        if life is None or hang is None or life.attempt != int(row["attempt"]) or row["state"] != "ready":
             return False
         if hang.fields["tier"] == "heartbeat":
             age_s = row["beat_age_s"]
