@@ -10,7 +10,6 @@ from supervise._files import last_lines
 from supervise._printable import OUT_OF_MEMORY, one_line, printable
 from supervise._record import NamedTuple
 from supervise._story import failure_report
-from supervise._story.failure_report import Story
 from supervise._story.wording import at_step, exit_of, failed_or_ended, left_outside, seconds, spans
 from supervise._views.samples import log_paths
 from supervise.result import ProcessFailure, RankEnd
@@ -74,11 +73,11 @@ def _exitcode(fields: dict[str, Any]) -> int | None:
     return -int(number) if number.isdecimal() and len(number) < 4 else fields["exit_code"]
 
 
-def _story(run: RecordedRun) -> Story:
+def _story(run: RecordedRun) -> failure_report.Story:
     several = run.info["nnodes"] if run.is_of_one_host_of_several else 1
     nproc = run.info["world_size"]
     host = run.info.get("node_rank", 0) if several > 1 else 0
-    return Story(nproc=nproc, hosts=several, host=host, titles=tuple(run.titles))
+    return failure_report.Story(nproc=nproc, hosts=several, host=host, titles=tuple(run.titles))
 
 
 # The words for what went wrong in a run, and for its restarts. `supervise top` and `supervise report` share them

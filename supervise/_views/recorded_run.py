@@ -349,10 +349,7 @@ def runs_in(folder: str, at: int) -> list[RecordedRun]:
     Raises:
         OSError: The folder cannot be read.
     """
-    names = [entry.name for entry in _folders(at)]
-    from datetime import UTC, datetime
-
     owners = {0, os.geteuid(), os.fstat(at).st_uid}
-    paths = [os.path.join(folder, name) for name in names if _owner(name, at) in owners]
+    paths = [os.path.join(folder, entry.name) for entry in _folders(at) if _owner(entry.name, at) in owners]
     found = [run for path in paths if (run := RecordedRun(path)).is_run()]
-    return sorted(found, key=lambda run: (run.started or datetime.fromtimestamp(0, UTC), run.name), reverse=True)
+    return sorted(found, key=lambda run: (run.started.timestamp() if run.started else 0.0, run.name), reverse=True)

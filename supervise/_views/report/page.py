@@ -105,7 +105,7 @@ class Curves:
         most = max(map(value, self._totals))
         facts = f"mean {shown(mean)}, highest {shown(most)}, last {shown(value(self._totals[-1]))}"
         top = _round(max(most, least), base)
-        return self._figure(title, bands, facts, (0.0, top), ("0", shown(top)))
+        return self._figure(title, bands, facts, top, shown(top))
 
     def steps(self) -> str:
         """Return a figure of the steps of the slowest and the fastest rank; "" if no rank reports steps."""
@@ -118,21 +118,17 @@ class Curves:
         widest = max(high - low for low, high in known)
         facts = f"last {last}" + (f", at most {widest} apart" if widest else "")
         top = _round(max(_LEAST_STEPS, *(high for _, high in known)), 10)
-        return self._figure(
-            "Steps, from the slowest to the fastest rank", bands, facts, (0.0, top), ("0", f"{top:.0f}")
-        )
+        return self._figure("Steps, from the slowest to the fastest rank", bands, facts, top, f"{top:.0f}")
 
-    def _figure(
-        self, title: str, bands: Sequence[_Band], facts: str, scale: tuple[float, float], labels: tuple[str, str]
-    ) -> str:
+    def _figure(self, title: str, bands: Sequence[_Band], facts: str, top: float, label: str) -> str:
         told = f"{title}: {facts}"
         return (
             f'<figure><figcaption><b>{text(title)}</b> <span class="facts">{text(facts)}</span></figcaption>'
-            f'<div class="scaled"><div class="scale" aria-hidden="true"><span>{text(labels[1])}</span>'
-            f"<span>{text(labels[0])}</span></div>"
+            f'<div class="scaled"><div class="scale" aria-hidden="true"><span>{text(label)}</span>'
+            f"<span>0</span></div>"
             f'<svg class="curve" role="img" aria-label="{text(told)}" viewBox="0 0 1000 100" '
             f'preserveAspectRatio="none"><title>{text(told)}</title>{grid(self._span_s)}'
-            f"{_areas(bands, scale[1])}{hatched(self._history.unsampled)}</svg>"
+            f"{_areas(bands, top)}{hatched(self._history.unsampled)}</svg>"
             f"<span></span>{axis(self._span_s, last=_LAST_LABEL)}</div></figure>"
         )
 
