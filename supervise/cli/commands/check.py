@@ -12,10 +12,9 @@ from supervise._gang.rank_variables import Master
 from supervise._printable import one_line
 from supervise._settings import conditions
 from supervise._story.wording import counted, seconds, spans
-from supervise.cli import streams
 from supervise.cli.options.parts import Part, role_settings
 from supervise.cli.run import program, settings
-from supervise.cli.streams import refusal
+from supervise.cli.streams import failed, refusal
 from supervise.errors import SpecError, SuperviseError
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ def dry_run(options: Options, run_id: str, console: Console) -> int:
     try:
         print(*_shell_lines(options, envs), sep="\n", flush=True)
     except OSError as error:
-        return streams.failed("run", error, of_stdout=True)
+        return failed("run", error, of_stdout=True)
     return 0
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     import pykka
 
-    from supervise._gang.rank_variables import Master
     from supervise._gang.spec import GangSettings
     from supervise._gang.supervisor import Supervisor
     from supervise.cli.options.options import Options
@@ -38,7 +37,7 @@ _STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 """The folder of the `sitecustomize` that records uncaught exceptions in ranks."""
 
 
-def choose_master(hosts: Hosts) -> Master:
+def choose_master(hosts: Hosts) -> rank_variables.Master:
     """Return address and port: those of the options or of the environment; by default 127.0.0.1 and a free port."""
     given = rank_variables.without_outer(os.environ)
     return rank_variables.choose_master(
@@ -46,7 +45,7 @@ def choose_master(hosts: Hosts) -> Master:
     )
 
 
-def environments(options: Options, *, run_id: str, master: Master) -> dict[int, dict[str, str]]:
+def environments(options: Options, *, run_id: str, master: rank_variables.Master) -> dict[int, dict[str, str]]:
     """Return the variables to add to each rank's environment: torchrun's, two defaults, and those of the user.
 
     The log specs add ``TORCHELASTIC_ERROR_FILE``. If a rank runs under this Python and is to record exceptions, two
