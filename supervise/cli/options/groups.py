@@ -468,15 +468,29 @@ PLACEHOLDERS = {name: f"${{{name}}}" for name in ("role_name", "role_rank", "ran
 """The placeholders of a prefix. That of the time is replaced when a line is shown."""
 
 
-def check_output(parser: argparse.ArgumentParser, found: argparse.Namespace, nproc: int) -> None:
-    """Exit with an error message if options contradict each other or name a rank that does not exist."""
+def check_output(
+    parser: argparse.ArgumentParser,
+    found: argparse.Namespace,
+    nproc: int,
+    redirects: Mapping[int, Std],
+    tee: Mapping[int, Std],
+) -> None:
+    """Exit with an error message if options contradict each other or name a rank that does not exist.
+
+    Args:
+        parser: The parser, for errors.
+        found: The parsed options.
+        nproc: Number of ranks.
+        redirects: Local rank to the streams that are only written, as `streams` returns them.
+        tee: Local rank to the streams that are also shown.
+    """
     for option, ranks in (
         ("--redirects", found.redirects if isinstance(found.redirects, dict) else ()),
         ("--tee", found.tee if isinstance(found.tee, dict) else ()),
     ):
         if beyond := sorted(rank for rank in ranks if rank >= nproc):
             parser.error(f"{option} names rank {beyond[0]}; with -n {nproc} the ranks are {values.span(nproc)}")
-    _check_fileless(parser, found, nproc)
+    _check_fileless(parser, found, fileless=not any((*redirects.values(), *tee.values())))
     if found.no_prefix and found.log_line_prefix is not None:
         parser.error("--no-prefix shows lines without a prefix; omit it or --log-line-prefix")
     source, template = template_of(found)
@@ -488,7 +502,7 @@ def check_output(parser: argparse.ArgumentParser, found: argparse.Namespace, npr
                 f"{source} has an unknown placeholder, {unknown[0]}; there are {have}, and $$ for a dollar sign"
             )
     if found.merge:
-        _check_merge(parser, found, nproc)
+        _check_merge(parser, found, redirects, tee)
 
 
 def template_of(found: argparse.Namespace) -> tuple[str, str | None]:
@@ -498,10 +512,8 @@ def template_of(found: argparse.Namespace) -> tuple[str, str | None]:
     return TEMPLATE_VARIABLE, os.environ.get(TEMPLATE_VARIABLE) or None
 
 
-def _check_fileless(parser: argparse.ArgumentParser, found: argparse.Namespace, nproc: int) -> None:
+def _check_fileless(parser: argparse.ArgumentParser, found: argparse.Namespace, *, fileless: bool) -> None:
     """Refuse options that need log files, if there are none: by `--log-dir /dev/null`, or by `-t` and `-r`."""
-    redirects, tee = streams(found.redirects, found.tee, nproc)
-    fileless = not any(redirects[rank] | tee[rank] for rank in range(nproc))
     why = f"--log-dir {os.devnull} keeps none" if found.log_dir == os.devnull else "-t and -r name no stream"
     for option, value, of_streams in (
         ("--redirects", found.redirects, True),
@@ -519,12 +531,13 @@ def _check_fileless(parser: argparse.ArgumentParser, found: argparse.Namespace, 
             parser.error(f"{option} needs files, and {why}: ranks inherit both streams; omit one of them")
 
 
-def _check_merge(parser: argparse.ArgumentParser, found: argparse.Namespace, nproc: int) -> None:
+def _check_merge(
+    parser: argparse.ArgumentParser, found: argparse.Namespace, redirects: Mapping[int, Std], tee: Mapping[int, Std]
+) -> None:
     """Refuse `--merge` if a rank's streams have different destinations, or no file."""
     from supervise.logs import Std
 
-    redirects, tee = streams(found.redirects, found.tee, nproc)
-    for rank in range(nproc):
+    for rank in tee:
         if redirects[rank] | tee[rank] == Std.NONE:
             parser.error(f"--merge needs a file, and -t and -r name no stream of rank {rank}; omit one of them")
         if tee[rank] not in (Std.ALL, Std.NONE) or redirects[rank] | tee[rank] != Std.ALL:
@@ -724,7 +737,12 @@ def _groups() -> dict[str, tuple[values.Argument | str, ...]]:
             argument("--standalone", action="store_true", help="one host, as without the option"),
         ),
         "output": (
-            argument("--log-dir", metavar="DIR", type=values.directory, help=_LOG_DIR_HELP),
+            argument(
+                "--log-dir",
+                metavar="DIR",
+                type=partial(values.other_than, "", "'' is not a directory; omit the option for the default directory"),
+                help=_LOG_DIR_HELP,
+            ),
             argument(
                 "-t",
                 "--tee",
@@ -788,7 +806,9 @@ def _groups() -> dict[str, tuple[values.Argument | str, ...]]:
             argument(
                 "--metrics",
                 metavar="FILE",
-                type=values.file_to_write,
+                type=partial(
+                    values.other_than, "-", "'-' is not a file; stdout has the output of the ranks, so give a path"
+                ),
                 help="write the numbers of the run to FILE at its end, in the text format of Prometheus",
             ),
             argument(

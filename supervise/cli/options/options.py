@@ -164,13 +164,13 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
         parser.error(str(error))
     nnodes = found.nnodes if found.engine == "ray" else 1
     groups.find_ranks(parser, found, parts, nnodes)
-    groups.check_output(parser, found, nproc)
+    redirects, tee = groups.streams(found.redirects, found.tee, nproc)
+    groups.check_output(parser, found, nproc, redirects, tee)
     groups.check_health(parser, found, parts)
     if found.quiet and found.verbose:
         parser.error("-q and -v contradict each other; omit one of them")
     groups.check_stdin(parser, found, parts)
     settings = groups.gang_settings(found)
-    redirects, tee = groups.streams(found.redirects, found.tee, nproc)
     hosts, shown = groups.hosts(parser, found), found.local_ranks_filter
     if nnodes > 1:
         parts = tuple(replace(part, count=part.count * nnodes) for part in parts)

@@ -245,8 +245,7 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 
 def _near(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word.lower(), list(known), 1, 0.6)
-    return near[0] if near else ""
+    return next(iter(difflib.get_close_matches(word.lower(), list(known), 1, 0.6)), "")
 
 
 def _close(word: str, known: list[str]) -> str:
@@ -258,5 +257,4 @@ def _close(word: str, known: list[str]) -> str:
     begun = [each for each in known if each.startswith(word)]
     if len(begun) == 1 and len(short) >= _SHORTEST_PREFIX:
         return begun[0]
-    near = difflib.get_close_matches(word, known, 1, _CUTOFF)
-    return near[0] if near else ""
+    return next(iter(difflib.get_close_matches(word, known, 1, _CUTOFF)), "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import math
 import os
 import re
@@ -82,6 +81,9 @@ _LARGEST_BYTES = 1 << 20
 def text_of(path: str, name: str) -> str:
     r"""Return the text of a file. A line ends at ``\n`` or ``\r\n``; a byte-order mark at the beginning is removed.
 
+    A named pipe without a writer is refused, since its open would wait for one. A pipe of a shell has a writer, or its
+    content, as soon as the command starts.
+
     Args:
         path: The file.
         name: The path, as an error names it.
@@ -91,30 +93,17 @@ def text_of(path: str, name: str) -> str:
     """
     why = f"it is larger than {_LARGEST_BYTES >> 20} MiB"
     try:
-        content = read(path, _LARGEST_BYTES)
-        if len(content) <= _LARGEST_BYTES:
-            return content.decode("utf-8-sig").replace("\r\n", "\n")
+        with open(path, "rb", opener=open_without_wait) as file:
+            content = file.read(_LARGEST_BYTES + 1)
+            if not content and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+                why = "the pipe is empty, and no process writes to it"
+            elif len(content) <= _LARGEST_BYTES:
+                return content.decode("utf-8-sig").replace("\r\n", "\n")
     except OSError as error:
         why = error.strerror or str(error)
     except UnicodeDecodeError:
         why = "it is not text in UTF-8"
     raise argparse.ArgumentTypeError(f"{name}: {why}")
-
-
-def read(path: str, limit_bytes: int) -> bytes:
-    """Return the content of a file, at most one byte more than `limit_bytes`.
-
-    A named pipe without a writer is refused, since its open would wait for one. A pipe of a shell has a writer, or its
-    content, as soon as the command starts.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
-    with open(path, "rb", opener=open_without_wait) as file:
-        content = file.read(limit_bytes + 1)
-        if not content and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EPIPE, "the pipe is empty, and no process writes to it", path)
-        return content
 
 
 def open_without_wait(path: str, flags: int) -> int:
@@ -271,10 +260,10 @@ def name(text: str) -> str:
     return text
 
 
-def file_to_write(text: str) -> str:
-    """Return the path of a file, which cannot be ``-``: stdout has the output of the ranks."""
-    if text == "-":
-        raise argparse.ArgumentTypeError("'-' is not a file; stdout has the output of the ranks, so give a path")
+def other_than(refused: str, why: str, text: str) -> str:
+    """Return a text, which cannot be `refused`; `why` is the text of the error."""
+    if text == refused:
+        raise argparse.ArgumentTypeError(why)
     return text
 
 
@@ -343,13 +332,6 @@ def signal_list(text: str) -> tuple[Signals, ...]:
     if not words:
         raise argparse.ArgumentTypeError(f"{text!r} names no signal; give names, such as SIGTERM,SIGINT")
     return tuple(dict.fromkeys(map(signal_number, words)))
-
-
-def directory(text: str) -> str:
-    """Return the path of a directory."""
-    if not text:
-        raise argparse.ArgumentTypeError("'' is not a directory; omit the option for the default directory")
-    return text
 
 
 def size(text: str) -> int:
