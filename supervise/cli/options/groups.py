@@ -95,14 +95,11 @@ VALUES = (
 
 def defaults(environ: Mapping[str, str]) -> list[str]:
     """Return the options that variables such as ``PET_NNODES`` give, in the form of arguments."""
-    words = []
-    for name in (*FLAGS, *VALUES):
-        value = environ.get(f"PET_{name.replace('-', '_').upper()}")
-        if value and name not in FLAGS:
-            words.append(f"--{name}={value}")
-        elif value and value.strip() != "0":
-            words.append(f"--{name}")
-    return words
+    given = {name: environ.get(f"PET_{name.replace('-', '_').upper()}", "") for name in (*FLAGS, *VALUES)}
+    return [
+        *(f"--{name}" for name in FLAGS if given[name] and given[name].strip() != "0"),
+        *(f"--{name}={given[name]}" for name in VALUES if given[name]),
+    ]
 
 
 def _add_torchrun_options(parser: argparse.ArgumentParser, what: argparse._ArgumentGroup) -> None:
