@@ -18,7 +18,7 @@ from supervise.cli.options.values import argument
 from supervise.cli.runs_folder import open_runs_dir, runs_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from datetime import datetime, timedelta
 
 
@@ -405,13 +405,13 @@ class RunParser(values.CommandParser):
             before_sig = before or "argument SIG: "
             if not given:
                 self.error(f"{before_sig}it is missing; give a name or number, such as USR1")
-            found.sig = self._checked(values.any_signal, given.pop(0), before_sig)
+            found.sig = self.checked(values.any_signal, given.pop(0), before=before_sig)
         if hasattr(found, "ranks"):
             given += found.rank
             if hasattr(found, "sig") and unknown and name.startswith(tuple(given)):
                 before = f"RUN is before SIG, as in {self.prog} {' '.join(given)} {first[0]}: "
             parse = partial(values.ranks_of, roles=self.roles(meant) if given else ())
-            found.ranks = sorted(self._checked(parse, ",".join(given), before)) if given else None
+            found.ranks = sorted(self.checked(parse, ",".join(given), before=before)) if given else None
         if why:
             print(f"{self.prog}: {name}, {why}", file=sys.stderr)
         return found
@@ -447,12 +447,6 @@ class RunParser(values.CommandParser):
 
     def _refuse(self, why: object) -> NoReturn:
         self.error(f"argument RUN: {why}")
-
-    def _checked(self, parse: Callable[[str], Any], text: str, before: str) -> Any:
-        try:
-            return parse(text)
-        except argparse.ArgumentTypeError as error:
-            self.error(f"{before}{error}")
 
     def parsed(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse arguments. Refuse an unknown option first: argparse would take its value for RUN, and name that.

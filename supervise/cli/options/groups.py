@@ -171,7 +171,7 @@ _OF_SUPERVISE = {
 """Variable that supervise sets in each rank to the option that chooses its value, or None."""
 
 
-def parts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> tuple[Part, ...]:
+def parts(parser: Parser, found: argparse.Namespace) -> tuple[Part, ...]:
     """Return the parts of the run: PROGRAM, or the roles of a file.
 
     Raises:
@@ -182,10 +182,8 @@ def parts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> tuple[P
     settings = gang_settings(found)
     command = found.command[1:] if found.command[:1] == ["--"] else found.command
     if found.file is not None:
-        try:
-            made: tuple[Part, ...] = found.file.parts(env, settings, command, _first_port(found, env))
-        except argparse.ArgumentTypeError as error:
-            parser.error(str(error))
+        port = parser.checked(_first_port, found, env)
+        made: tuple[Part, ...] = parser.checked(found.file.parts, env, settings, command, port)
         watched = found.file.is_procfile and found.stdin is None and sum(part.count for part in made) > 1
         for part in made:
             part.settings |= {"stdin": "open"} if watched else {}  # a watcher ends at the end of its stdin
@@ -201,10 +199,7 @@ def parts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> tuple[P
         from supervise.cli.options import suggestions
 
         if suggestions.is_gang_file(command[0]):
-            try:
-                _gang_file(command[0])  # refuses a file of docker compose
-            except argparse.ArgumentTypeError as error:
-                parser.error(str(error))
+            parser.checked(_gang_file, command[0])  # refuses a file of docker compose
             parser.error(f"{command[0]} is not a program; for its roles, give: supervise run --file {command[0]}")
     part = Part(
         role=found.role or ROLE,
@@ -257,15 +252,12 @@ def _check(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
         parser.error(f"--run-path runs a file under Python; omit it or {'-m' if found.module else '--no-python'}")
 
 
-def _environment(parser: argparse.ArgumentParser, found: argparse.Namespace) -> dict[str, str]:
+def _environment(parser: Parser, found: argparse.Namespace) -> dict[str, str]:
     """Return the variables of ``--env-file`` and ``--env``: name to value. Those of ``--env`` take precedence."""
     given: dict[str, str] = {}
     files = found.env_file
     if not files and found.file is not None and (path := found.file.dotenv) is not None:
-        try:
-            files = [_env_file(path)]
-        except argparse.ArgumentTypeError as error:
-            parser.error(f"{error}; --env-file none leaves the file out")
+        files = [parser.checked(_env_file, path, after="; --env-file none leaves the file out")]
         found.notes = [*found.notes, f"the ranks get the variables of {path}; --env-file none leaves them out"]
         _check_names(parser, files[0] or (), f"{path!r}: ", "; --env-file none leaves the file out")
     for variables in files:
@@ -300,7 +292,7 @@ def _env_file(path: str) -> dict[str, str] | None:
 # The options of ``supervise run`` that name ranks or roles
 
 
-def find_ranks(parser: argparse.ArgumentParser, found: argparse.Namespace, parts: Sequence[Part], hosts: int) -> None:
+def find_ranks(parser: Parser, found: argparse.Namespace, parts: Sequence[Part], hosts: int) -> None:
     """Replace the ranks and roles that options name by ranks.
 
     Args:
@@ -314,10 +306,8 @@ def find_ranks(parser: argparse.ArgumentParser, found: argparse.Namespace, parts
     """
 
     def ranks(option: str, text: str, hosts: int = 1) -> frozenset[int]:
-        try:
-            return values.ranks_of(text, [(part.role, part.count * hosts) for part in parts])
-        except argparse.ArgumentTypeError as error:
-            parser.error(f"argument {option}: {error}")
+        roles = [(part.role, part.count * hosts) for part in parts]
+        return parser.checked(values.ranks_of, text, roles, before=f"argument {option}: ")
 
     def rank(option: str, text: str, hosts: int = 1) -> int:
         if len(chosen := ranks(option, text, hosts)) > 1:
@@ -956,10 +946,7 @@ def read(words: Sequence[str], command: str = "run") -> tuple[Parser, argparse.N
     parser.defaults = defaults(os.environ)
     found, unknown = parser.parse_known_args([*parser.defaults, *words])
     if found.file is not None:
-        try:
-            given = found.file.words(known_options(parser))
-        except argparse.ArgumentTypeError as error:
-            parser.error(str(error))
+        given = parser.checked(found.file.words, known_options(parser))
         for name in ("listen", "ready"):
             if getattr(found, name):  # otherwise the list of the file would go on
                 given = [word for word in given if not word.startswith(f"--{name}=")]

@@ -10,7 +10,7 @@ import stat
 import sys
 from functools import partial
 from signal import SIGKILL, SIGSTOP, Signals
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from supervise import _settings
 from supervise._settings import GANG, LEAST_LOG_BYTES, LONGEST_S, Kind, Setting
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from supervise.logs import Std
 
 
+_T = TypeVar("_T")
 LARGEST_PORT = 65535
 _MOST_DIGITS = 18
 _MOST_RANKS = 1 << 16
@@ -428,6 +429,20 @@ class CommandParser(argparse.ArgumentParser):
 
         print(f"{self.prog}: {below_itself(message)}\nTry '{self.prog} --help'.", file=sys.stderr)
         raise SystemExit(2)
+
+    def checked(self, parse: Callable[..., _T], *given: Any, before: str = "", after: str = "") -> _T:
+        """Return the result of a parser of values; if it refuses them, exit with its text as the error message.
+
+        Args:
+            parse: The parser.
+            *given: Its arguments.
+            before: What precedes the text.
+            after: What follows the text.
+        """
+        try:
+            return parse(*given)
+        except argparse.ArgumentTypeError as error:
+            self.error(f"{before}{error}{after}")
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         """Print a help; argparse ignores the error of a stdout that takes no output."""
