@@ -9,8 +9,7 @@ from functools import cache, partial
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from supervise import _settings
-from supervise._settings import GANG, POLICY, WATCHDOG, Setting
+from supervise._settings import ADDRESSES, CHOICE, FLAG, GANG, POLICY, READINESS, WATCHDOG, Setting, with_options
 from supervise.cli.options import values
 from supervise.cli.options.parts import Hosts, Part, lacks, of_each_role
 from supervise.cli.options.values import add_option, argument
@@ -30,16 +29,16 @@ if TYPE_CHECKING:
 def add_settings(group: argparse._ArgumentGroup, *options: str) -> None:
     """Add these options of a group; without `options`, those of the group that were not added yet."""
     known = group._option_string_actions  # noqa: SLF001 - argparse has no public list
-    for row in _settings.with_options():
+    for row in with_options():
         if row.group == group.title and (row.option in options if options else row.option not in known):
             text = f"{row.sentence} ({row.usual})" if row.usual else row.sentence
-            if row.kind is _settings.FLAG:
+            if row.kind is FLAG:
                 add_option(group, row.option, action="store_true", help=text)
-            elif row.kind is _settings.CHOICE:
+            elif row.kind is CHOICE:
                 add_option(group, row.option, choices=row.choices, metavar=row.metavar or None, help=text)
             else:
                 metavar, parse = values.OF_KIND[row.kind]
-                action = {_settings.READINESS: "append", _settings.ADDRESSES: "extend"}.get(row.kind, "store")
+                action = {READINESS: "append", ADDRESSES: "extend"}.get(row.kind, "store")
                 add_option(group, row.option, metavar=metavar, type=parse, action=action, help=text)
 
 
@@ -61,7 +60,7 @@ def gang_settings(found: argparse.Namespace) -> dict[str, Any]:
 
 def told_settings(found: argparse.Namespace) -> dict[str, Any]:
     """Return the settings of the whole gang that differ from their defaults: key in a gang file to value."""
-    each = {row: getattr(found, row.dest) for row in _settings.with_options() if row.role != "own"}
+    each = {row: getattr(found, row.dest) for row in with_options() if row.role != "own"}
     return {row.key: value for row, value in each.items() if value is not None and value != row.default}
 
 

@@ -11,7 +11,6 @@ from supervise._process.launch import limits
 from supervise._record import record, replace
 from supervise._settings import conditions
 from supervise.cli.options import groups
-from supervise.cli.options.groups import Parser, read
 from supervise.errors import SpecError
 from supervise.logs import Std
 
@@ -145,10 +144,10 @@ def parse(words: Sequence[str], command: str = "run") -> Options:
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    return validated(*read(words, command))
+    return validated(*groups.read(words, command))
 
 
-def validated(parser: Parser, found: argparse.Namespace) -> Options:
+def validated(parser: groups.Parser, found: argparse.Namespace) -> Options:
     """Check and convert the values of a command line.
 
     Raises:

@@ -13,7 +13,6 @@ from signal import SIGKILL, SIGSTOP, Signals
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from supervise import _settings
-from supervise._settings import GANG, LEAST_LOG_BYTES, LONGEST_S, Kind, Setting
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
@@ -214,7 +213,7 @@ def seconds(text: str) -> float:
         value = float(text.removesuffix(unit)) * _UNITS[unit]
     except ValueError:
         value = math.nan
-    if not 0 <= value <= LONGEST_S:
+    if not 0 <= value <= _settings.LONGEST_S:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a valid duration; give seconds, or a unit, such as 0.5, 90s or 5m"
         )
@@ -341,8 +340,10 @@ def size(text: str) -> int:
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a valid size; give bytes, or a number with K, M or G: 10M")
     size = int(found[1]) * _BYTES[found[2].upper()]
-    if size < LEAST_LOG_BYTES:
-        raise argparse.ArgumentTypeError(f"{text!r} is less than {LEAST_LOG_BYTES >> 10}K, the least bound of a log")
+    if size < _settings.LEAST_LOG_BYTES:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is less than {_settings.LEAST_LOG_BYTES >> 10}K, the least bound of a log"
+        )
     return size
 
 
@@ -377,7 +378,7 @@ def _check_shell(name: str, text: str) -> None:
         raise argparse.ArgumentTypeError(f"{name} is {_settings.shown(text)}; {why}; {with_shell}")
 
 
-def of_row(row: Setting, value: Any) -> Any:
+def of_row(row: _settings.Setting, value: Any) -> Any:
     """Return the value of a probe, or of a readiness, whose text needs no other form.
 
     Raises:
@@ -393,7 +394,7 @@ def of_row(row: Setting, value: Any) -> Any:
     return found
 
 
-OF_KIND: Mapping[Kind, tuple[str, Callable[[str], Any]]] = {
+OF_KIND: Mapping[_settings.Kind, tuple[str, Callable[[str], Any]]] = {
     _settings.SECONDS: ("DUR", seconds),
     _settings.SPAN: (
         "DUR",
@@ -410,8 +411,8 @@ OF_KIND: Mapping[Kind, tuple[str, Callable[[str], Any]]] = {
     _settings.ADDRESSES: ("LIST", addresses),
     _settings.FOLDER: ("DIR", existing_folder),
     _settings.SIGNAL: ("SIG", signal_number),
-    _settings.READINESS: ("WHEN", partial(of_row, GANG["ready"])),
-    _settings.PROBE: ("PROBE", partial(of_row, GANG["alive"])),
+    _settings.READINESS: ("WHEN", partial(of_row, _settings.GANG["ready"])),
+    _settings.PROBE: ("PROBE", partial(of_row, _settings.GANG["alive"])),
     _settings.TIMES: ("N", partial(number, "a valid number of times; give 1 or more", 1)),
 }
 """Kind of a setting to the placeholder of its value in the help, and to the parser of the value's text."""
