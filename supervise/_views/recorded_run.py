@@ -249,15 +249,14 @@ class RecordedRun:
     def place(self) -> str:
         """Where the ranks run, such as ``host node7``."""
         host = one_line(str(self.info.get("host_name")))
-        count = self.info.get("nnodes")
-        several = isinstance(count, int) and count > 1 and not self.is_of_one_host_of_several
+        count = self.info.get("nnodes", 1)
+        several = count > 1 and not self.is_of_one_host_of_several
         return f"{count} hosts, supervised on host {host}" if several else f"host {host}"
 
     @property
     def is_of_one_host_of_several(self) -> bool:
         """Whether its ranks are the local ranks of one of several hosts, each of which has a run of its own."""
-        count = self.info.get("nnodes")
-        return isinstance(count, int) and count > 1 and self.info.get("engine") != "ray"
+        return bool(self.info.get("nnodes", 1) > 1) and self.info.get("engine") != "ray"
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield the events of ``events.jsonl``; a line without an event, such as a torn last one, is skipped."""

@@ -387,7 +387,6 @@ class Table:
         self._view = View(one_line(name), None if started is None else started.timestamp())
         self._shown: Canvas | None = None
         self._dirty = True
-        self._encoding = sys.stdout.encoding or "utf-8"
         self._poll = select.poll()
         self._poll.register(inbox, select.POLLIN)
         self._watched: int | None = None
@@ -537,5 +536,5 @@ class Table:
             before = None
         text = picture.drawing(before, self._palette)
         self._shown, self._dirty = picture, False
-        self._screen.write(text.encode(self._encoding, errors="replace"))
+        self._screen.write(text.encode(sys.stdout.encoding or "utf-8", errors="replace"))
         self._screen.flush()

@@ -150,8 +150,6 @@ class EventFile(OwnedFd):
     def __init__(self) -> None:
         """Begin without a file."""
         super().__init__()
-        self.locked: bool = False
-        """Whether this process holds the lock by which readers see that it runs."""
         self.lost: int = 0
         """The number of events that are missing in the file."""
         self.error: OSError | None = None
@@ -172,10 +170,11 @@ class EventFile(OwnedFd):
         """
         self._directory = directory
         self.fd: int = open_to_append(os.path.join(directory, "events.jsonl"))
-        self.locked = recorded_run.lock(self.fd)
 
     def write_info(self, options: Options, *, run_id: str) -> None:
         """Write ``run.json``: what was started, when and where. For a file that has a directory.
+
+        Before, lock ``events.jsonl``, if it is open: by this lock, readers see that this process runs.
 
         Raises:
             OSError: It cannot be written now; `write_pending` can try again.
@@ -192,7 +191,7 @@ class EventFile(OwnedFd):
             "node_rank": options.hosts.number,
             "nnodes": max(options.nnodes, options.hosts.count),
             "cwd": streams.cwd(),
-            **recorded_run.identity(locked=self.locked),
+            **recorded_run.identity(locked=self.fd >= 0 and recorded_run.lock(self.fd)),
         }
         self.write_pending()
 

@@ -334,7 +334,7 @@ class _Run:
 
     # The end
 
-    def _report(self, result: RunProcsResult, error: str | None = None) -> int:
+    def _report(self, result: RunProcsResult) -> int:
         self._progress.finish(result)
         code = program.exit_code(result, self._story, self._options.exit_code_from)
         failed = result.outcome != "succeeded"
@@ -346,7 +346,7 @@ class _Run:
             self._story.advice = program.about(result, self._options)
             plain = failure_report.lines(result, self._story)
             painted = failure_report.lines(result, self._story, self._console.paint)
-        self._keep_result(code, result, error, plain)
+        self._keep_result(code, result, None, plain)
         if self._options.summary and not self._options.json_log:
             self._console.show(table(result, self._story.titles))
         if not failed and self._progress.restarts:
