@@ -128,7 +128,7 @@ class Curves:
             f"<span>0</span></div>"
             f'<svg class="curve" role="img" aria-label="{text(told)}" viewBox="0 0 1000 100" '
             f'preserveAspectRatio="none"><title>{text(told)}</title>{grid(self._span_s)}'
-            f"{_areas(bands, top)}{hatched(self._history.unsampled)}</svg>"
+            f"{''.join(_areas(bands, top))}{hatched(self._history.unsampled)}</svg>"
             f"<span></span>{axis(self._span_s, last=_LAST_LABEL)}</div></figure>"
         )
 
@@ -144,11 +144,10 @@ def _round(value: float, base: int) -> float:
     return top
 
 
-def _areas(bands: Sequence[_Band], most: float) -> str:
-    """Return a shape for each stretch of values without a gap."""
+def _areas(bands: Sequence[_Band], most: float) -> Iterator[str]:
+    """Yield the shapes of each stretch of values without a gap."""
     width = 1000 / len(bands)
     bottom = _TOP + _HEIGHT
-    parts: list[str] = []
     for _, group in groupby(enumerate(bands), key=lambda each: each[1] is None):
         stretch = [(index * width, band) for index, band in group if band is not None]
         if stretch:
@@ -157,9 +156,8 @@ def _areas(bands: Sequence[_Band], most: float) -> str:
             right = stretch[-1][0] + width
             upper.append(f"{right:.1f},{upper[-1].partition(',')[2]}")
             lower.insert(0, f"{right:.1f},{lower[0].partition(',')[2]}")
-            parts.append(f'<polygon class="area" points="{" ".join([*upper, *lower])}"/>')
-            parts.append(f'<polyline class="line" points="{" ".join(upper)}"/>')
-    return "".join(parts)
+            yield f'<polygon class="area" points="{" ".join([*upper, *lower])}"/>'
+            yield f'<polyline class="line" points="{" ".join(upper)}"/>'
 
 
 # The timeline: a bar for each rank, with its lives, readiness, output, steps, signals, hangs and end
@@ -423,7 +421,7 @@ def page(run: RecordedRun, history: History, *, program: str, version: str) -> s
         ("What the ranks used", _used(history)),
         ("Restarts, hangs and losses", _incidents(history)),
         ("Stacks", "".join(_stacks(run, history))),
-        ("Last lines", _logs(run, history)),
+        ("Last lines", "".join(_logs(run, history))),
         ("All ranks", _table(run, history)),
     ]
     body = "".join(
@@ -540,21 +538,19 @@ def _stacks(run: RecordedRun, history: History) -> Iterator[str]:
         yield f'<pre tabindex="0">{block(content)}</pre></details>'
 
 
-def _logs(run: RecordedRun, history: History) -> str:
-    """Return the last lines of the logs of some ranks: those that failed first, or the first ranks if none failed."""
+def _logs(run: RecordedRun, history: History) -> Iterator[str]:
+    """Yield the last lines of the logs of some ranks: those that failed first, or the first ranks if none failed."""
     logs = run.logs()
     order = _worst_first(history)
     failed = [rank for rank in order if _weight(history, rank, rank.lives[-1:]) < 3]
-    parts = []
     for rank in (failed or order)[:_MOST_LOGS]:
         for path in reversed(logs.get(rank.rank, [])):
             if lines := last_lines(path, _MOST_LINES).strip("\n"):
                 where = text(os.path.relpath(path, run.path))
                 name = text(spans([rank.rank], run.titles)[1:])
-                parts.append(f'<h3>R{name}, <code>{where}</code></h3><pre tabindex="0">{block(lines)}</pre>')
+                yield f'<h3>R{name}, <code>{where}</code></h3><pre tabindex="0">{block(lines)}</pre>'
     if len(failed) > _MOST_LOGS:
-        parts.append(f'<p class="note">{len(failed) - _MOST_LOGS} more ranks failed.</p>')
-    return "".join(parts)
+        yield f'<p class="note">{len(failed) - _MOST_LOGS} more ranks failed.</p>'
 
 
 def _table(run: RecordedRun, history: History) -> str:

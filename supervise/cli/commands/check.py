@@ -18,7 +18,7 @@ from supervise.cli.streams import failed, refusal
 from supervise.errors import SpecError, SuperviseError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from supervise.cli.options.options import Options
     from supervise.cli.run.console import Console
@@ -81,20 +81,19 @@ def _complaint(options: Options) -> str | None:
     return None
 
 
-def _lines(options: Options) -> list[str]:
-    """Return a description of the gang: a line for it, two for each role, and one for the order of several roles."""
+def _lines(options: Options) -> Iterator[str]:
+    """Yield a description of the gang: a line for it, two for each role, and one for the order of several roles."""
     policy = options.restarts
     restarts = "no restarts" if policy is None else f"max-restarts {policy.max_restarts}"
     counts = f"{counted(len(options.parts), 'role')}, {counted(options.nproc, 'rank')}"
-    found = [f"{one_line(options.file or '')}: {counts}, {options.settings['strategy']}, {restarts}"]
+    head = f"{one_line(options.file or '')}: {counts}, {options.settings['strategy']}, {restarts}"
     more = (_fact(key, value) for key, value in options.told.items() if key not in ("strategy", "max-restarts"))
-    found[0] = ", ".join([found[0], *more])
+    yield ", ".join([head, *more])
     for part in options.parts:
-        found.append(f"  {part.role}: {', '.join(_facts(part))}")
-        found.append(f"    {one_line(shlex.join(program.command(part)))}")
+        yield f"  {part.role}: {', '.join(_facts(part))}"
+        yield f"    {one_line(shlex.join(program.command(part)))}"
     if order := _order_of(options):
-        found.append(f"  they start {order}")
-    return found
+        yield f"  they start {order}"
 
 
 def _facts(part: Part) -> list[str]:
@@ -139,8 +138,8 @@ def dry_run(options: Options, run_id: str, console: Console) -> int:
     return 0
 
 
-def _shell_lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> list[str]:
-    """Return the shell lines that run each rank as supervise would, without supervision.
+def _shell_lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> Iterator[str]:
+    """Yield the shell lines that run each rank as supervise would, without supervision.
 
     Args:
         options: The validated options.
@@ -153,28 +152,26 @@ def _shell_lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> lis
     first = shown[min(shown)]
     common = {key: value for key, value in first.items() if all(env.get(key) == value for env in shown.values())}
     order = _order_of(options) or ("at the same time" if len(shown) > 1 else "")
-    found = [f"# {counted(len(shown), 'rank')}{order and f'; this run would start them {order}'}"]
+    yield f"# {counted(len(shown), 'rank')}{order and f'; this run would start them {order}'}"
     listening = [(part.role, each) for part in options.parts for each in part.settings.get("listen", ())]
-    found += [f"# {role} listens on {one_line(each)}" for role, each in listening]
-    found += _settings(options)
+    yield from (f"# {role} listens on {one_line(each)}" for role, each in listening)
+    yield from _settings(options)
     probes = ((rank, name, options.part_of(rank).settings[name]) for rank in shown for name in ("ready", "alive"))
-    found += [
+    yield from (
         f"# rank {rank}: {name} {one_line(text)}"
         for rank, name, given in probes
         for text in conditions(given or "exec")
-    ]
-    found += [f"export {key}={_word(value)}" for key, value in common.items()]
+    )
+    yield from (f"export {key}={_word(value)}" for key, value in common.items())
     for rank, env in shown.items():
         part = options.part_of(rank)
         own = [f"{key}={_word(value)}" for key, value in env.items() if key not in common]
         line = " ".join([*own, *map(_word, program.command(part))])
-        found.append(line if part.cwd is None else f"(cd {_word(part.cwd)} && {line})")
-    return found
+        yield line if part.cwd is None else f"(cd {_word(part.cwd)} && {line})"
 
 
-def _settings(options: Options) -> list[str]:
-    """Return a line for each setting of ranks that is not its default and not shown in another way."""
-    found = []
+def _settings(options: Options) -> Iterator[str]:
+    """Yield a line for each setting of ranks that is not its default and not shown in another way."""
     for key, row in role_settings().items():
         if row.name in _ELSEWHERE:
             continue
@@ -183,8 +180,7 @@ def _settings(options: Options) -> list[str]:
             value = {**options.settings, **options.part_of(rank).settings}.get(row.name)
             if value not in (None, row.default):
                 ranks_of.setdefault(_fact(key, value), []).append(rank)
-        found += [f"# {told}: {spans(some)}" for told, some in sorted(ranks_of.items())]
-    return found
+        yield from (f"# {told}: {spans(some)}" for told, some in sorted(ranks_of.items()))
 
 
 def _fact(key: str, value: Any) -> str:
