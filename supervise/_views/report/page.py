@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from supervise._views.recorded_run import RecordedRun
-    from supervise._views.run_state import Life
+    from supervise._views.run_state import Ending, Life
 
 
 # Curves of all ranks together: used processors, used memory, output, and the spread of the steps
@@ -364,13 +364,15 @@ def shown_end(life: Life, *, hangs: bool) -> str:
         life: The life.
         hangs: Whether the life hangs, or hung until it was stopped.
     """
-    if life.ending == "succeeded":
-        return "succeeded" if how(life) == "exit code 0" else f"succeeded, {how(life)}"
-    if life.ending == "stopped":
-        return f"{'hung until ' if hangs else ''}stopped, {how(life)}"
-    if life.ending == "failed":
-        return f"{'failed' if life.hang is None else 'hung'}, {how(life)}"
-    return "end unknown" if life.ending == "unknown" else "running, hung" if hangs else "running"
+    end = how(life)
+    told: dict[Ending, str] = {
+        "succeeded": "succeeded" if end == "exit code 0" else f"succeeded, {end}",
+        "stopped": f"{'hung until ' if hangs else ''}stopped, {end}",
+        "failed": f"{'failed' if life.hang is None else 'hung'}, {end}",
+        "unknown": "end unknown",
+        "running": "running, hung" if hangs else "running",
+    }
+    return told[life.ending]
 
 
 def _weight(history: History, rank: RankHistory, lives: Sequence[Life]) -> int:

@@ -88,18 +88,16 @@ def _clock(past_s: float) -> str:
 
 
 def _foot(view: View, canvas: Canvas, row: int) -> None:
-    if view.mode == "stop":
-        ranks = counted(len(view.rows), "rank")
-        canvas.write(row, 0, f"Stop the run, all {ranks}? y: stop   other key: no", "ask")
-        return
-    if view.mode == "signal":
-        whom = "all ranks" if view.to_all else f"rank {view.rank}"
-        at = canvas.write(row, 0, f"Signal to {whom}: {view.typed}_", "ask")
-        canvas.write(row, at + 2, "Enter: send   Tab: " + ("one rank" if view.to_all else "all ranks") + "   Esc: no")
-        return
-    if view.mode == "goto":
-        at = canvas.write(row, 0, f"Go to rank: {view.typed}_", "ask")
-        canvas.write(row, at + 2, "Enter: go   Esc: no")
+    whom, other = ("all ranks", "one rank") if view.to_all else (f"rank {view.rank}", "all ranks")
+    questions = {
+        "stop": (f"Stop the run, all {counted(len(view.rows), 'rank')}? y: stop   other key: no", ""),
+        "signal": (f"Signal to {whom}: {view.typed}_", f"Enter: send   Tab: {other}   Esc: no"),
+        "goto": (f"Go to rank: {view.typed}_", "Enter: go   Esc: no"),
+    }
+    if view.mode in questions:
+        question, keys_of_it = questions[view.mode]
+        at = canvas.write(row, 0, question, "ask")
+        canvas.write(row, at + 2, keys_of_it)
         return
     if view.notice:
         canvas.write(row, 0, view.notice, "title")
