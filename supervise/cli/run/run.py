@@ -16,6 +16,7 @@ from supervise import messages as say
 from supervise._control.server import ControlServer
 from supervise._gang.rank_variables import Master
 from supervise._second_signal import means_now
+from supervise._story import failure_report
 from supervise._story.wording import counted, shortened
 from supervise._views.recorded_run import SOCKET
 from supervise.cli.options.options import Options, title
@@ -338,15 +339,8 @@ class _Run:
         self._progress.finish(result)
         code = program.exit_code(result, self._story, self._options.exit_code_from)
         failed = result.outcome != "succeeded"
-        plain: list[str] = []
-        painted: list[str] = []
-        if failed:
-            from supervise._story import failure_report
-
-            self._story.advice = program.about(result, self._options)
-            plain = failure_report.lines(result, self._story)
-            painted = failure_report.lines(result, self._story, self._console.paint)
-        self._keep_result(code, result, None, plain)
+        self._story.advice = program.about(result, self._options)
+        self._keep_result(code, result, None, failure_report.lines(result, self._story) if failed else [])
         if self._options.summary and not self._options.json_log:
             self._console.show(table(result, self._story.titles))
         if not failed and self._progress.restarts:
@@ -354,7 +348,7 @@ class _Run:
         if not failed and not self._console.terminal and self._story.directory is not None:
             self._console.note(f"logs: {self._story.directory}")  # on a terminal, the note was shown at the start
         if failed and not self._options.json_log:
-            self._console.show(painted)
+            self._console.show(failure_report.lines(result, self._story, self._console.paint))
         return code
 
     def _no_result(self, code: int, text: str, more: list[str] | None = None) -> int:
