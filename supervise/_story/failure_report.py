@@ -245,8 +245,7 @@ def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str]
         shown += ["", *(f"  {one_line(line)}".rstrip() for line in why), ""]
     if story.advice and root is not None:
         shown.append(f"  {paint('note:', '1')} {one_line(story.advice)}")
-    rows = _rows(result, story, root)
-    for who, how in rows:
+    for who, how in _rows(result, story, root):
         name = spans(who, story.titles, local=story.hosts > 1)
         shown.append(f"  {paint(f'{one_line(name)}:', '1')} {how}")
     if story.stacks and root is not None:

@@ -345,8 +345,7 @@ def logs(words: Sequence[str]) -> int:
             made.error(f"there is no log of {spans(found.ranks, run.titles)} in {one_line(run.name)}")
         if found.previous or found.life is not None:
             made.error(f"no rank has {'an earlier life' if found.previous else f'a life {found.life}'} in {run.name}")
-    now_s = time.time()
-    after_s = None if found.since is None else now_s - found.since
+    after_s = None if found.since is None else time.time() - found.since
     lines = LogLines(LogTimes(run), after_s, _complain if found.follow else lambda _: None)
     separated = not found.previous and found.life is None
     write = _json(run) if found.json else _plain(run, found, separated=separated)

@@ -385,8 +385,7 @@ def _threads(rank: str, stacks: dict[str, Any], titles: Sequence[str]) -> Iterat
     yield f"{spans([int(rank)], titles)}, pid {stacks['pid']}, from {stacks['source']}:"
     for thread in stacks["threads"]:
         kernel = ", ".join(str(thread[key]) for key in ("state", "syscall", "wchan") if thread[key])
-        name = thread["name"] or "thread"
-        yield f"  {name}{f' ({kernel})' if kernel else ''}"
+        yield f"  {thread['name'] or 'thread'}{f' ({kernel})' if kernel else ''}"
         for frame in thread["frames"]:
             yield f"    {frame['function']} ({frame['file']}:{frame['line']})"
     for note in stacks["notes"]:

@@ -469,8 +469,7 @@ class Table:
         return Wanted("why", view.why_rank) if view.mode == "why" and view.why_rank is not None else None
 
     def _ask(self, asked: Request) -> None:
-        arguments = {"ranks": asked.ranks, "signal": asked.signal}
-        if not self._feed.request(asked.name, **arguments):
+        if not self._feed.request(asked.name, ranks=asked.ranks, signal=asked.signal):
             self._view.notice = "too many requests wait for a reply of supervise; try again later"
         elif asked.name == "stop":
             self._view.notice = "the ranks are asked to stop ..."

@@ -270,8 +270,7 @@ def start_locally(
             "hears": True,
         }
     )
-    attempt = first_attempt(**settings)
-    return Supervisor.start_attempt(attempt), specs._run_log_dir  # noqa: SLF001 - no public name, as in PyTorch
+    return Supervisor.start_attempt(first_attempt(**settings)), specs._run_log_dir  # noqa: SLF001 - no public name, as in PyTorch
 
 
 # A run on a Ray cluster. Run directory, events and report are as on one host, but by global rank

@@ -20,8 +20,7 @@ _MARK = "SUPERVISE_RECORD"
 def _take_back() -> bool:
     """Restore the environment and `sys.path`; return whether this process is the rank itself."""
     host, _, given = os.environ.pop(_MARK, "").partition(" ")
-    paths = os.environ.get("PYTHONPATH", "")
-    first, _, rest = paths.partition(os.pathsep)
+    first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
     if first == _FOLDER:
         if given == "1":
             os.environ["PYTHONPATH"] = rest
