@@ -420,24 +420,22 @@ def _rows(result: RunProcsResult, story: Story, root: int | None) -> list[tuple[
     kinds: dict[str, list[int]] = {}
     order = {"concurrent_failure": 0, "lost": 1, "unkillable": 1, "bystander": 2, "finished": 3}
     causes = {rank: at for at, rank in enumerate(result.failures)}  # ordered by time
-    at_end = len(causes)
     finished = [end.local_rank for end in result.ends.values() if end.role == "finished"]
     cause = result.ends.get(-1 if root is None or len(finished) > _FEW else root)
     ends = sorted(
-        result.ends.values(),
-        key=lambda end: (order.get(end.role, 2), causes.get(end.local_rank, at_end), end.local_rank),
+        (end for end in result.ends.values() if end.local_rank != root),
+        key=lambda end: (order.get(end.role, 2), causes.get(end.local_rank, len(causes)), end.local_rank),
     )
     for end in ends:
-        if end.local_rank != root:
-            how = "interrupted at the terminal" if end.local_rank == story.interrupted else _fate(end, result, story)
-            if end.pid is None and end.role != "lost":
-                _, why = story.unlaunched.get(end.local_rank, (None, ""))
-                how = unlaunched(why) if why else "could not be started"
-            said = str(getattr(result.failures.get(end.local_rank), "message", ""))
-            how = f"{one_line(said)}; {how}" if said.startswith(LINGERED) else how
-            if end.role == "finished" and cause is not None and cause.host == end.host:
-                how += _before(end, cause)
-            kinds.setdefault(how, []).append(end.local_rank)
+        how = "interrupted at the terminal" if end.local_rank == story.interrupted else _fate(end, result, story)
+        if end.pid is None and end.role != "lost":
+            _, why = story.unlaunched.get(end.local_rank, (None, ""))
+            how = unlaunched(why) if why else "could not be started"
+        said = str(getattr(result.failures.get(end.local_rank), "message", ""))
+        how = f"{one_line(said)}; {how}" if said.startswith(LINGERED) else how
+        if end.role == "finished" and cause is not None and cause.host == end.host:
+            how += _before(end, cause)
+        kinds.setdefault(how, []).append(end.local_rank)
     never = [rank for rank in range(story.nproc) if rank not in result.ends]
     if never:
         kinds["not started"] = never

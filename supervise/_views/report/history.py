@@ -236,10 +236,9 @@ class History:
         count = max(1, min(run.info.get("world_size", 0), _MOST_RANKS))
         self.state = RunState(most_lives=max(20, _MOST_LIVES // count))
         """The facts of the events."""
-        for event in run.events():
-            if (it := self.state.apply(event)) is not None:
-                self._last_s = max(self._last_s, it.at_s)
-                self._take(it)
+        for it in filter(None, map(self.state.apply, run.events())):
+            self._last_s = max(self._last_s, it.at_s)
+            self._take(it)
         self.ranks: dict[int, RankHistory] = {
             rank: RankHistory(rank, run.label(rank), self.state.of(rank))
             for rank in sorted({*range(count), *self.state.ranks})

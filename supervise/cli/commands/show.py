@@ -126,9 +126,8 @@ class _Story:
         """Rank and number of each restart of single ranks. A request shortens a wait, and announces it once more."""
         self.lines: list[tuple[str, str]] = []
         """Name of an event and its line: restarts, hangs, stacks, lost events and the stop, in their order."""
-        for event in run.events():
-            if (it := self.run.apply(event)) is not None:
-                self._take(it)
+        for it in filter(None, map(self.run.apply, run.events())):
+            self._take(it)
 
     def _take(self, it: Occurrence) -> None:
         fields = it.fields

@@ -20,7 +20,7 @@ from supervise._printable import ending, one_line
 from supervise._story.wording import columns, fitted, spans, titled
 from supervise._views.recorded_run import SOCKET, RecordedRun, titles_of
 from supervise.cli.commands.runs import NoSuchRunError, RunParser, default_run, find_run, terminal_columns
-from supervise.cli.run.program import TIMED_OUT
+from supervise.cli.run.program import TIMED_OUT, as_shell
 from supervise.cli.streams import complaint
 
 if TYPE_CHECKING:
@@ -193,9 +193,12 @@ def has_ended(target: Target) -> bool:
 def ended_run(target: Target) -> RecordedRun | None:
     """Wait until the files of a run show its end, or `_SOCKET_S` seconds have passed; return the run as it is then."""
     deadline_s = time.monotonic() + _SOCKET_S
-    while (run := target.now()) is not None and run.state == "running" and not run.result:
-        if time.monotonic() >= deadline_s:
-            break
+    while (
+        (run := target.now()) is not None
+        and run.state == "running"
+        and not run.result
+        and time.monotonic() < deadline_s
+    ):
         select.select([], [], [], _RETRY_S)
     return run
 
@@ -279,9 +282,7 @@ def outcome_of(target: Target, result: dict[str, Any]) -> tuple[str, int]:
     exitcode = codes.get(str(root)) if isinstance(codes, dict) else None
     if not (isinstance(exitcode, int) and isinstance(root, int)):
         return outcome, 0 if outcome == "succeeded" else 1
-    return f"{outcome}, {spans_of(target, [root])}: {ending(exitcode)}", (
-        128 - exitcode if exitcode < 0 else exitcode
-    ) or 1
+    return f"{outcome}, {spans_of(target, [root])}: {ending(exitcode)}", as_shell(exitcode) or 1
 
 
 def _asks(act: Callable[[argparse.Namespace, ControlClient], int]) -> Callable[[Sequence[str]], int]:
