@@ -56,8 +56,7 @@ class _Stdout(io.FileIO):
                 room.register(self, select.POLLOUT)
                 room.poll()
         except OSError as error:
-            mark: Any = error
-            mark.of_stdout = True
+            error.of_stdout = True  # type: ignore[attr-defined]
             raise
         return written
 

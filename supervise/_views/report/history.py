@@ -101,15 +101,14 @@ def read_samples(
     kept: list[_Sample] = []
     totals: list[Rate] = []
     last: dict[int, Point] = {}
-    stride, number, values = 1, 0, 0
-    for sample in samples:
-        at_s = sample.get("time")
-        if at_s is None or not is_a(float, at_s):
-            continue
+    stride, values = 1, 0
+    timed = (sample for sample in samples if is_a(float, sample.get("time")))
+    for number, sample in enumerate(timed):
+        at_s = float(sample["time"])
         points = {
             int(word): point
             for word, row in sample["ranks"].items()
-            if word.isascii() and word.isdigit() and len(word) < 10 and (point := _point(float(at_s), row)) is not None
+            if word.isascii() and word.isdigit() and len(word) < 10 and (point := _point(at_s, row)) is not None
         }
         pairs = [(_before(last.get(rank), rank, point, starts), point) for rank, point in points.items()]
         last = points
@@ -118,9 +117,8 @@ def read_samples(
         if len(totals) > _MOST_TOTALS:
             totals = joined(totals, _MOST_TOTALS)
         if number % stride == 0:
-            kept.append((float(at_s), points))
+            kept.append((at_s, points))
             values += len(points)
-        number += 1
         if len(kept) > _MOST_SAMPLES or (values > _MOST_VALUES and len(kept) > 1):
             kept = kept[::2]
             stride *= 2

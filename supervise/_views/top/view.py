@@ -370,9 +370,8 @@ class View:
     def _next_bad(self, step: int) -> None:
         """Select the next rank with a state in `BAD`."""
         count = len(self.rows)
-        places = [(self.index + step * far) % count for far in range(1, count + 1)]
-        bad = (self.rows[place] for place in places if self.states[self.rows[place]] in BAD)
-        found = next(bad, None)
+        ranks = (self.rows[(self.index + step * far) % count] for far in range(1, count + 1))
+        found = next((rank for rank in ranks if self.states[rank] in BAD), None)
         if found is None:
             self.notice = "no rank is failed, hung, suspended or in backoff; w: what went wrong before"
         else:
