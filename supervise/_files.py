@@ -32,7 +32,7 @@ def closing(fd: int) -> Iterator[int]:
 
 _PRIVATE = 0o700
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
-_MOST_LINKS = 40
+MOST_LINKS = 40
 
 
 def accessible(path: str, mode: int) -> bool:
@@ -70,7 +70,7 @@ def is_own(owner: int) -> bool:
 
 
 def _check_link(path: str, name: str, owner: int, links: int) -> None:
-    if links > _MOST_LINKS:
+    if links > MOST_LINKS:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
     if not is_own(owner):
         raise OSError(

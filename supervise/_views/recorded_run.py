@@ -15,7 +15,7 @@ from supervise._files import closing, open_regular, read_regular
 from supervise._printable import one_line
 from supervise._process.containment.procfs import look, started
 from supervise._story.wording import counted
-from supervise._views.run_state import parsed_time
+from supervise._views.run_state import MOST_RANKS, parsed_time
 from supervise._views.samples import SAMPLES, STREAMS
 
 if TYPE_CHECKING:
@@ -121,7 +121,6 @@ _LARGEST_BYTES = 64 << 20
 _LONGEST_LINE = 1 << 20
 _COUNTS = frozenset({"world_size", "nnodes", "node_rank"})
 _MOST = 1 << 22
-_MOST_TITLES = 100_000
 _ATTEMPT = r"attempt_(\d{1,9})"
 SOCKET = "control.sock"
 
@@ -327,7 +326,7 @@ def _folders(path: str | int) -> list[os.DirEntry[str]]:
 def titles_of(roles: Sequence[tuple[str, int]]) -> list[str]:
     """Return role and role rank of each rank, such as ``web 1``, of a gang with several roles; otherwise no titles."""
     each = (f"{one_line(role)} {number}" for role, count in roles for number in range(count))
-    return list(islice(each, _MOST_TITLES)) if len(roles) > 1 else []
+    return list(islice(each, MOST_RANKS)) if len(roles) > 1 else []
 
 
 def _owner(name: str, at: int) -> int:

@@ -20,7 +20,7 @@ _LARGEST = 1 << 64
 """A timeout may be `sys.maxsize` seconds, which is 2 ** 63 as a `float`."""
 _LONGEST_TEXT = 4096
 """Characters of a text that are kept. A path has at most as many bytes."""
-_MOST_RANKS = 100_000
+MOST_RANKS = 100_000
 _MOST_OCCURRENCES = 2_000
 _MOST_STACKS = 20
 
@@ -272,7 +272,7 @@ class RunState:
             The event with valid fields. None if it is not valid; then the state is unchanged.
         """
         it = checked(event, at_s)
-        if it is None or (it.rank is not None and it.rank not in self.ranks and len(self.ranks) >= _MOST_RANKS):
+        if it is None or (it.rank is not None and it.rank not in self.ranks and len(self.ranks) >= MOST_RANKS):
             return None
         self.last = event.get("timestamp", "")
         if it.rank is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from supervise._record import NamedTuple
 from supervise._story.wording import titled
 from supervise._views.incidents import KINDS, Incident, end_of, hang_of, incident, short
-from supervise._views.run_state import Life, Occurrence, RankLives, RunState, is_a
+from supervise._views.run_state import MOST_RANKS, Life, Occurrence, RankLives, RunState, is_a
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -165,7 +165,6 @@ def rates(points: Sequence[Point]) -> list[Rate]:
 
 _MOST_LIVES = 20_000
 _MOST_MARKS = 2_000
-_MOST_RANKS = 100_000
 _INCIDENTS = frozenset(KINDS) - {
     *("gang.stopping", "process.exited", "process.faulted", "process.start_failed", "process.stopped"),
 }
@@ -231,7 +230,7 @@ class History:
         self.several_roles = len(run.roles) > 1
         self.run = run
         self._last_s = 0.0
-        count = max(1, min(run.info.get("world_size", 0), _MOST_RANKS))
+        count = max(1, min(run.info.get("world_size", 0), MOST_RANKS))
         self.state = RunState(most_lives=max(20, _MOST_LIVES // count))
         """The facts of the events."""
         for it in filter(None, map(self.state.apply, run.events())):

@@ -20,7 +20,7 @@ from supervise._printable import ending, one_line
 from supervise._story.wording import columns, fitted, spans, titled
 from supervise._views.recorded_run import SOCKET, RecordedRun, titles_of
 from supervise.cli.commands.runs import NoSuchRunError, RunParser, default_run, find_run, terminal_columns
-from supervise.cli.run.program import TIMED_OUT, as_shell
+from supervise.cli.run.program import TIMED_OUT, USAGE, as_shell
 from supervise.cli.streams import complaint
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 REFUSED = 1
-USAGE = 2
 ENDED = 3
 REPLY_S = 10.0
 """How long a command waits for a reply that comes at once."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from supervise import messages as say
-from supervise._files import closing, is_own, open_folder, open_to_append
+from supervise._files import MOST_LINKS, closing, is_own, open_folder, open_to_append
 from supervise._printable import ending
 from supervise._process.files import write_all
 from supervise._record import as_dict
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
     from supervise._runtime.future import Reply
     from supervise.cli.options.options import Options
-
-
-_MOST_LINKS = 40
 
 
 def write_output(path: str, data: bytes, *, mode: int) -> None:
@@ -66,7 +63,7 @@ def _target(path: str) -> tuple[str, bool]:
     Raises:
         OSError: There are too many links, one belongs to another user, or the path is a block device.
     """
-    for _ in range(_MOST_LINKS):
+    for _ in range(MOST_LINKS):
         try:
             found = os.lstat(path)
         except FileNotFoundError:
