@@ -181,7 +181,7 @@ def parts(parser: Parser, found: argparse.Namespace) -> tuple[Part, ...]:
     settings = gang_settings(found)
     command = found.command[1:] if found.command[:1] == ["--"] else found.command
     if found.file is not None:
-        port = parser.checked(_first_port, found, env)
+        port = _first_port(parser, found, env)
         made: tuple[Part, ...] = parser.checked(found.file.parts, env, settings, command, port)
         watched = found.file.is_procfile and found.stdin is None and sum(part.count for part in made) > 1
         for part in made:
@@ -215,21 +215,16 @@ def parts(parser: Parser, found: argparse.Namespace) -> tuple[Part, ...]:
     return (part,)
 
 
-def _first_port(found: argparse.Namespace, env: Mapping[str, str]) -> int | None:
+def _first_port(parser: Parser, found: argparse.Namespace, env: Mapping[str, str]) -> int | None:
     """Return the ``PORT`` of the first process of a Procfile; None if supervise sets none.
 
     As with foreman, it is that of the file of variables, or of this process's environment; by default 5000.
-
-    Raises:
-        argparse.ArgumentTypeError: It is not a port.
     """
     if not found.file.is_procfile or "PORT" in dict(found.env):
         return None
-    try:
-        return int(_port(env.get("PORT") or os.environ.get("PORT") or "5000"))
-    except argparse.ArgumentTypeError as error:
-        where = "in the env file" if env.get("PORT") else "of the environment"
-        raise argparse.ArgumentTypeError(f"PORT {where}: {error}") from None
+    text = env.get("PORT") or os.environ.get("PORT") or "5000"
+    where = "in the env file" if env.get("PORT") else "of the environment"
+    return int(parser.checked(_port, text, before=f"PORT {where}: "))
 
 
 def _check(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
