@@ -74,9 +74,8 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Row], *, numeric: f
 
 def ticks(span_s: float) -> list[tuple[float, str]]:
     """Return the ticks of a time axis: the position as a part of the axis, and the label."""
-    step_s = next((step for step in _STEPS_S if span_s / step <= _MOST_TICKS), None)
-    if step_s is None:
-        step_s = 86400.0 * (int(span_s / 86400 / _MOST_TICKS) + 1)
+    whole_days_s = 86400.0 * (int(span_s / 86400 / _MOST_TICKS) + 1)
+    step_s = next((step for step in _STEPS_S if span_s / step <= _MOST_TICKS), whole_days_s)
     count = int(span_s / step_s)
     return [(index * step_s / span_s, _label(index * step_s)) for index in range(count + 1)]
 

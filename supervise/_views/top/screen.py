@@ -110,7 +110,7 @@ class Palette:
 
     def __init__(self, *, color: bool) -> None:
         """Describe the terminal. Without color, text is only bold, dim, underlined or reversed."""
-        self._system = ColorSystem.STANDARD if color else None
+        self._color = color
         self._starts: dict[str, str] = {"": ""}
 
     def text(self, cells: list[Cell]) -> str:
@@ -126,9 +126,8 @@ class Palette:
     def _start(self, names: str) -> str:
         if names not in self._starts:
             style = Style.combine(Style.parse(STYLES[name]) for name in names.split())
-            if self._system is None:
-                style = style.without_color
-            self._starts[names] = style.render("\0", color_system=ColorSystem.STANDARD).partition("\0")[0]
+            shown = style if self._color else style.without_color
+            self._starts[names] = shown.render("\0", color_system=ColorSystem.STANDARD).partition("\0")[0]
         return self._starts[names]
 
 

@@ -155,7 +155,7 @@ class LogLines:
         self._files: dict[str, os.stat_result] = {}
         """Path to the file that it was at the last look."""
         self._times = times
-        self._after_s = after_s
+        self._after_s = -inf if after_s is None else after_s
         self._places: dict[str, Knot] = {}
         """Path to the number of bytes that were read, and the time at which the log had that size."""
         self._rests: dict[Log, bytes] = {}
@@ -194,11 +194,10 @@ class LogLines:
                     knots = self._times.knots(log, state.st_size, written_s)
                     self._begin(log, knots)
                 place = self._places[log.path][1]
-                before = self._files.setdefault(log.path, state)
-                if state.st_size < place or not os.path.samestat(before, state):
-                    what = "truncated; lines may be missing"
-                    if not os.path.samestat(before, state):
-                        what = "replaced; its rank still writes to the old file, which is not shown any more"
+                same = os.path.samestat(self._files.setdefault(log.path, state), state)
+                if state.st_size < place or not same:
+                    replaced = "replaced; its rank still writes to the old file, which is not shown any more"
+                    what = "truncated; lines may be missing" if same else replaced
                     self._complain(f"{one_line(log.path)} was {what}")
                     self._files[log.path] = state
                     self._rests.pop(log, None)
@@ -209,7 +208,7 @@ class LogLines:
                     found.append((log, knots))
                 elif state.st_size == place:
                     self._places[log.path] = now_s, place
-        self._after_s = None
+        self._after_s = -inf
         piece_bytes = max(_LEAST_PIECE_BYTES, _PIECE_BYTES * _MANY // max(_MANY, len(found)))
         blocks = {log: self._blocks(log, knots, piece_bytes, last=last) for log, knots in found}
         yield from heapq.merge(*(self._of_rank([*each.values()], blocks) for each in lives.values()))
@@ -236,9 +235,7 @@ class LogLines:
 
     def _begin(self, log: Log, knots: list[Knot]) -> None:
         """Begin to read a log: at its last known size before the time from which lines are wanted."""
-        begin = 0
-        if self._after_s is not None:
-            begin = max((size for at_s, size in knots if at_s <= self._after_s), default=0)
+        begin = max((size for at_s, size in knots if at_s <= self._after_s), default=0)
         if begin:
             self._cut.add(log.path)
             begin -= 1  # the byte before shows whether a line begins here

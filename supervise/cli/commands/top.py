@@ -530,10 +530,8 @@ class Table:
             return
         columns, rows = terminal_size(self._screen.fd)
         picture = draw(self._view, columns, rows)
-        before = self._shown
-        if before is not None and (before.columns, before.rows) != (columns, rows):
-            before = None
-        text = picture.drawing(before, self._palette)
+        is_of_this_size = self._shown is not None and (self._shown.columns, self._shown.rows) == (columns, rows)
+        text = picture.drawing(self._shown if is_of_this_size else None, self._palette)
         self._shown, self._dirty = picture, False
         self._screen.write(text.encode(sys.stdout.encoding or "utf-8", errors="replace"))
         self._screen.flush()

@@ -134,9 +134,10 @@ class _Run:
         options = self._options
         start = settings.start_on_ray if options.engine == "ray" else settings.start_locally
         self._master = settings.choose_master(options.hosts)
-        prefixes = dict.fromkeys(range(options.nproc), "")
-        if options.prefix:
-            prefixes = {rank: self._console.prefix(options.prefix_of(rank), rank) for rank in prefixes}
+        prefixes = {
+            rank: self._console.prefix(options.prefix_of(rank), rank) if options.prefix else ""
+            for rank in range(options.nproc)
+        }
         envs = settings.environments(options, run_id=self._run_id, master=self._master)
         self._console.add_variables(envs, {rank: prefixes[rank] for rank in prefixes if options.shows(rank)})
         self._gang, directory = start(
