@@ -398,11 +398,11 @@ def trace(history: History, *, name: str) -> dict[str, Any]:
         history: The history of the run.
         name: Name of the run.
     """
-    events = _named(_GANG, f"gang {name}", "gang")
-    events += (_event("i", _GANG, each.text, _us(history, each.at_s), cat="gang", s="g") for each in history.marks)
-    events += (
-        _event("i", _GANG, each.text, _us(history, each.at_s), cat=each.kind, s="p") for each in history.incidents
-    )
+    events = [
+        *_named(_GANG, f"gang {name}", "gang"),
+        *(_event("i", _GANG, each.text, _us(history, each.at_s), cat="gang", s="g") for each in history.marks),
+        *(_event("i", _GANG, each.text, _us(history, each.at_s), cat=each.kind, s="p") for each in history.incidents),
+    ]
     for rank in history.ranks.values():
         events += _named(rank.rank + 1, f"rank {rank.rank} ({rank.title})", "lives")
         for life in rank.lives:

@@ -125,7 +125,7 @@ class Curves:
         return (
             f'<figure><figcaption><b>{text(title)}</b> <span class="facts">{text(facts)}</span></figcaption>'
             f'<div class="scaled"><div class="scale" aria-hidden="true"><span>{text(label)}</span>'
-            f"<span>0</span></div>"
+            "<span>0</span></div>"
             f'<svg class="curve" role="img" aria-label="{text(told)}" viewBox="0 0 1000 100" '
             f'preserveAspectRatio="none"><title>{text(told)}</title>{grid(self._span_s)}'
             f"{''.join(_areas(bands, top))}{hatched(self._history.unsampled)}</svg>"

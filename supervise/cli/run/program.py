@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 USAGE = 2
 _FIRST_LINE_BYTES = 256
-_REFUSED = {errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.EISDIR, errno.ENOTDIR, errno.E2BIG, errno.ETXTBSY}
-_REFUSED |= {errno.ELOOP, errno.ENAMETOOLONG}
+_REFUSED = {
+    *(errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.EISDIR, errno.ENOTDIR, errno.E2BIG, errno.ETXTBSY),
+    *(errno.ELOOP, errno.ENAMETOOLONG),
+}
 _OF_SHELLS = frozenset({"alias", "cd", "eval", "exec", "export", "set", "source", "ulimit", "umask", "unset", "."})
 """Commands that exist only in a shell, which people write as a program."""
 
