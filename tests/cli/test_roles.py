@@ -325,7 +325,7 @@ def test_a_run_of_some_roles(supervise: Command, words: tuple[str, ...], roles: 
     [
         (("wbe",), "gang.toml: it has no role 'wbe'; its roles are db, web, worker, off (PROGRAM and "),
         (("wrker=3",), "exclude each other); did you mean 'worker'?"),
-        (("web=-1",), "web=: '-1' is not a valid number of ranks"),
+        (("web=-1",), "web=-1: '-1' is not a valid number of ranks"),
         (("web", "--dry-run"), "'--dry-run' is after the names of roles; give options before them"),
         (("off",), "every role is switched off by a count of 0; give at least one role a rank"),
         (("db",), "only services remain: db; add another role: services stop when all other roles have ended"),

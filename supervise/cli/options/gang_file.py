@@ -341,7 +341,7 @@ class GangFile:
             what = f"it has no role {name or word!r}; its roles are {', '.join(parts)}"
             raise self._error(f"{what} (PROGRAM and --file exclude each other){meant}")
         if equals:
-            parts[name].count = self._checked(f"{name}=", values.role_count, count)
+            parts[name].count = self._checked(f"{name}={count}", values.role_count, count)
         return name
 
     def _part(self, name: str, table: Any, usual: Part) -> Part:
