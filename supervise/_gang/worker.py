@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from supervise._process.containment.groups import Member
     from supervise._process.exits.leader import Exit, ExitSlots, Process
+    from supervise._process.launch.fork_server import ServerStatus
     from supervise._process.launch.hold import Hold
-    from supervise._process.launch.return_value import OutcomeFile
     from supervise._runtime.loop import Loop, Timer
 
 
@@ -108,6 +108,7 @@ def _epoch_ns() -> int:
     return wall - (before + after) // 2
 
 
+_NOT_LAUNCHED = Launched()
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.01, 1.0
 _LOOK_S = 0.05
 _SERVER_PATIENCE_S = 5.0
@@ -158,9 +159,8 @@ class Worker(LoopActor):
         self._log_paths = log_paths
         self._error_file = error_file
         self._attempt = attempt
-        self._launched: Launched | None = None
+        self._launched = _NOT_LAUNCHED
         self._process: Process | None = None
-        self._outcome: OutcomeFile | None = None
         self._pid = self._launch_ns = 0
         self._read_end = -1
         self._watched: set[int] = set()
@@ -191,8 +191,7 @@ class Worker(LoopActor):
                 if message.wake and self._process is not None:  # after the stop's signal, nothing holds the rank
                     self._stop_sent = None
                     self._process.signal_group(signal.SIGCONT)
-                    if self._outcome is not None:
-                        self._release()
+                    self._release()
             case Release():
                 self._release()
             case LookForStop():
@@ -232,13 +231,13 @@ class Worker(LoopActor):
         except Exception as error:
             self._failed_to_start(error)
             return
-        self._launched, self._outcome, self._read_end = launched, launched.outcome, launched.read_end
+        self._launched, self._read_end = launched, launched.read_end
         if launched.outcome is not None:
             self._slots.outcomes[self._rank] = launched.outcome
         if launched.process is not None:
             self._run(launched.process)
         elif launched.status is not None:
-            self._watch(launched.status.fileno(), self._arrive)
+            self._watch(launched.status.fileno(), partial(self._arrive, launched.status))
 
     def _fail_once_reaped(self, unreaped: UnreapedError, deadline_s: float) -> None:
         """Report the failed start when its process is reaped. A timer polls, because the process has no pidfd."""
@@ -253,19 +252,17 @@ class Worker(LoopActor):
             error.strerror = platform.why_refused(error.errno or 0, error.strerror)
         self._owner.tell(steps.WorkerFailedToStart(self._rank, error, at_ns=time.monotonic_ns()))
 
-    def _arrive(self) -> None:
+    def _arrive(self, status: ServerStatus) -> None:
         """Read the fork server's reply. It is the pid of the process, or EOF."""
-        assert self._launched is not None  # noqa: S101 - its status is watched
-        assert self._launched.status is not None  # noqa: S101
-        self._unwatch(self._launched.status.fileno())
+        self._unwatch(status.fileno())
         try:
             launched = self._launched.arrived()
         except Exception as error:
-            self._launched.status.close()
+            status.close()
             self._failed_to_start(error)
             return
         if launched is None or launched.process is None:
-            self._watch(self._launched.status.fileno(), self._arrive)
+            self._watch(status.fileno(), partial(self._arrive, status))
             return
         self._launched = launched
         self._run(launched.process)
@@ -273,15 +270,15 @@ class Worker(LoopActor):
     def _run(self, process: Process) -> None:
         self._process, self._pid = process, process.pid
         self._slots.processes[self._rank] = process
-        status = self._launched.status if self._launched is not None else None
+        status = self._launched.status
         if (fd := process.fileno()) >= 0:
             self._watch(fd, self._exited)
         elif status is not None:  # the process is already dead, and the fork server has its exit code
             self._watch(status.fileno(), self._exited)
         else:  # the process is already dead, and other code of the host has reaped it
             self.loop.post(self._guarded, self._exited)
-        if self._outcome is not None and self._hold is not None:
-            self._watch(self._hold.fileno(), self._returned)
+        if (hold := self._hold) is not None:
+            self._watch(hold.fileno(), partial(self._returned, hold))
         self._owner.tell(
             say.WorkerStarted(local_rank=self._rank, pid=self._pid, started_ns=self._launch_ns, attempt=self._attempt)
         )
@@ -291,17 +288,17 @@ class Worker(LoopActor):
     @property
     def _hold(self) -> Hold | None:
         """The hold of the rank, as long as its result channel is open."""
-        return self._outcome.hold if self._outcome is not None and self._outcome.fd >= 0 else None
+        outcome = self._launched.outcome
+        return outcome.hold if outcome is not None and outcome.fd >= 0 else None
 
-    def _returned(self) -> None:
-        assert self._hold is not None  # noqa: S101 - it is watched
-        self._unwatch(self._hold.fileno())
-        if self._hold.has_returned():
+    def _returned(self, hold: Hold) -> None:
+        self._unwatch(hold.fileno())
+        if hold.has_returned():
             self._owner.tell(steps.RankReturned(local_rank=self._rank))
 
     def _release(self) -> None:
-        if self._outcome is not None and self._hold is not None:
-            self._hold.release()
+        if (hold := self._hold) is not None:
+            hold.release()
 
     # Exit
 
@@ -311,7 +308,7 @@ class Worker(LoopActor):
         if self._ended_ns is None:
             self._ended_ns = self._process.noticed_ns or time.monotonic_ns()
         ended = self._process.reap()
-        status = self._launched.status if self._launched is not None else None
+        status = self._launched.status
         if ended is None and status is not None and time.monotonic_ns() - self._ended_ns >= _SERVER_PATIENCE_S * 1e9:
             ended = self._process.give_up()
         if ended is not None:
@@ -338,7 +335,8 @@ class Worker(LoopActor):
         if self._patience is not None:
             self._patience.cancel()
         # The channel is already closed if this rank was reported as unkillable before
-        kind = self._outcome.kind() if self._outcome is not None and self._outcome.fd >= 0 else None
+        outcome = self._launched.outcome
+        kind = outcome.kind() if outcome is not None and outcome.fd >= 0 else None
         has_value, complaint = kind in ("value", "None"), None
         if ended.code is None:
             complaint = "exit status lost: another part of this program reaped the process"
@@ -364,7 +362,7 @@ class Worker(LoopActor):
                 lost_peer=error_ns is not None and lost_peer(message_of(self._error_file)),
                 complaint=complaint,
                 has_value=has_value,
-                lingered=self._outcome.note() if self._outcome is not None and has_value and ended.code else "",
+                lingered=outcome.note() if outcome is not None and has_value and ended.code else "",
                 log_bytes={path: size for path in self._log_paths if (size := size_of(path)) is not None},
                 max_rss_bytes=ended.max_rss_bytes,
                 cpu_time_s=ended.cpu_time_s,
@@ -504,8 +502,8 @@ class Worker(LoopActor):
             return
         left = self._process.survivor()
         if left is not None:
-            if self._hold is not None:  # it is closed at the end of the gang; the exit may still come
-                self._unwatch(self._hold.fileno())
+            if (hold := self._hold) is not None:  # it is closed at the end of the gang; the exit may still come
+                self._unwatch(hold.fileno())
             self._owner.tell(steps.WorkerUnkillable(local_rank=self._rank, pid=left[0], state=left[1]))
         elif not self._reaped:
             self._exited()
@@ -536,13 +534,12 @@ class Worker(LoopActor):
         self._watched.clear()
 
     def _let_go(self) -> None:
-        while self._watched:
-            self.loop.unwatch(self._watched.pop())
+        self._unwatch_all()
         if self._sparing is not None:
             self._sparing.cancel()
         self._members = []
         self._slots.processes.pop(self._rank, None)
-        if self._launched is not None and self._launched.status is not None:
+        if self._launched.status is not None:
             self._launched.status.close()
         if self._read_end >= 0:
             lifeline.release(self._read_end)
@@ -554,7 +551,7 @@ class Worker(LoopActor):
     def _stay_under_lifeline(self) -> None:
         """Keep the lifeline for members that are left in the group of the reaped process."""
         launched = self._launched
-        if launched is not None and launched.status is not None:
+        if launched.status is not None:
             launched.status.close()
-        if launched is not None and launched.line is not None:
+        if launched.line is not None:
             self._read_end = launched.line.leader_reaped(self._pid, self._read_end)
