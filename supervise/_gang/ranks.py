@@ -20,7 +20,7 @@ from supervise._process.launch import limits
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from supervise._gang.describe import EventEmitter
     from supervise._gang.notify_sockets import NotifySockets
@@ -70,7 +70,13 @@ class RankActors:
         self._joined: dict[tuple[int, int], list[LogReader]] = {}
         """Number of a Tail and rank to the readers of the rank's present life, unless that is the rank's first life."""
         self.slots = ExitSlots()
-        self._trimming = _trimming(attempt, partial(loop.post, self._log_trimmed), self._log_trimmed)
+        self._trimming: Trimming | None = None
+        if attempt.spec.log_max_bytes is not None:
+            from supervise._logs.trim import Trimming  # lazy: most gangs have no bound
+
+            self._trimming = Trimming(
+                attempt.spec.log_max_bytes, partial(loop.post, self._log_trimmed), self._log_trimmed
+            )
         self._untrimmed = False
         self._spoiled = self._drained = False
         self.abandoned_tails = 0
@@ -348,16 +354,3 @@ def _dispatch(actors: list[Worker], order: object | None) -> None:
             actor.leave()
         else:
             actor.dispatch(order)
-
-
-def _trimming(
-    attempt: Attempt,
-    report: Callable[[str, OSError | None], object],
-    tell: Callable[[str, OSError | None], object],
-) -> Trimming | None:
-    max_bytes = attempt.spec.log_max_bytes
-    if max_bytes is None:
-        return None
-    from supervise._logs.trim import Trimming  # lazy: most gangs have no bound
-
-    return Trimming(max_bytes, report, tell)
