@@ -213,20 +213,14 @@ def failed_line(name: str, title: str, result: RunProcsResult) -> str:
     if recorded is None:
         how = ending(root.exitcode)
         recorded = how if str(root.message).startswith(_KNOWN_BY_CODE) else f"{how}: {root.message}"
-    streams = sorted((result.stderrs.get(rank, ""), result.stdouts.get(rank, "")), key=_is_empty)
+    # An empty log comes last
+    streams = sorted((result.stderrs.get(rank, ""), result.stdouts.get(rank, "")), key=lambda path: not size_of(path))
     logs = [path for path in (*streams, root.error_file) if path and os.path.isabs(path)]
     where = f"; see {logs[0]}" if logs else ""
     cause = one_line(str(recorded))
     cause = cause if len(cause) <= _CAUSE_CHARS else f"{cause[:_CAUSE_CHARS]} ..."
     who = f"{one_line(f'{name} failed: {title}')} ({f'pid {root.pid}' if root.pid else 'no process'})"
     return f"supervise: {who}: {cause}{one_line(where)}"
-
-
-def _is_empty(path: str) -> bool:
-    try:
-        return not os.path.getsize(path)
-    except OSError:
-        return True
 
 
 def start_error(
