@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Fact: TypeAlias = steps.Fact | Told | Hung
 
 
-def causes(result: RunProcsResult) -> dict[str, Any]:
+def _causes(result: RunProcsResult) -> dict[str, Any]:
     """Return the fields that name the causes. The root cause is the first of a result's failures."""
     root = next(iter(result.failures))
     return {
@@ -51,6 +51,39 @@ def causes(result: RunProcsResult) -> dict[str, Any]:
         "error_type": _error_type(result.failures[root]),
         "failed_ranks": list(result.failures),
     }
+
+
+def restarting(message: say.GangRestarting) -> Event:
+    """Return the event for a restart of a whole gang."""
+    fields = {
+        "attempt": message.attempt,
+        "restarts": message.restarts,
+        "max_restarts": message.max_restarts,
+        "backoff_s": message.delay_s,
+        "left_out": sorted(message.left_out),
+        **_causes(message.result),
+    }
+    return Event("supervise.gang.restarting", "warning", fields)
+
+
+def finished(message: say.GangFinished, duration_s: float, *, raised: bool = False) -> list[Event]:
+    """Return the events for the end of a gang, without those for the exceptions of ranks.
+
+    Args:
+        message: The end of the gang.
+        duration_s: Seconds since its start.
+        raised: Whether the caller gets a failure as an exception.
+    """
+    result, error = message.result, message.error
+    if result is None:
+        why = {"exception_type": type(error).__name__, "exception_message": text_of(error)}
+        fields = {"outcome": "failed", "duration_s": duration_s, **why}
+        return [Event("supervise.gang.finished", "error", fields)]
+    events = []
+    if result.outcome == "failed":
+        events.append(Event("supervise.gang.failed", "info" if raised else "error", _causes(result)))
+    fields = {"outcome": result.outcome, "duration_s": duration_s}
+    return [*events, Event("supervise.gang.finished", "info", fields)]
 
 
 def _exit_fields(code: int | None) -> dict[str, Any]:
@@ -399,9 +432,11 @@ class EventEmitter:
             case steps.GangStopping():
                 return [Event("supervise.gang.stopping", "info", {"reason": fact.reason})]
             case say.GangRestarting():
-                return self._restarting(fact)
+                return [*self._errors(fact.result), restarting(fact)]
             case say.GangFinished():
-                return self._finished(fact, now_ns)
+                errors = [] if fact.result is None else self._errors(fact.result)
+                raised = self._attempt.spec.plain is not None
+                return [*errors, *finished(fact, _seconds(self._begun_ns, now_ns), raised=raised)]
 
     # Ranks
 
@@ -477,7 +512,6 @@ class EventEmitter:
         )
 
     def _rank_restarting(self, fact: say.WorkerRestarting) -> Event:
-        code = fact.end.exitcode
         return self._rank(
             "supervise.process.restarting",
             "info" if fact.end.role in ("terminated", "bystander", "finished") else "warning",
@@ -486,7 +520,7 @@ class EventEmitter:
             restarts=fact.restarts,
             backoff_s=fact.delay_s,
             end_role=fact.end.role,
-            **_exit_fields(code),
+            **_exit_fields(fact.end.exitcode),
         )
 
     def _leaked(self, fact: steps.Leaked) -> list[Event]:
@@ -513,29 +547,6 @@ class EventEmitter:
             "log_dir": os.path.dirname(os.path.dirname(errors[0])) if errors else None,
         }
         return Event("supervise.gang.starting", "info", fields)
-
-    def _restarting(self, fact: say.GangRestarting) -> list[Event]:
-        fields = {
-            "attempt": fact.attempt,
-            "restarts": fact.restarts,
-            "max_restarts": fact.max_restarts,
-            "backoff_s": fact.delay_s,
-            "left_out": sorted(fact.left_out),
-            **causes(fact.result),
-        }
-        return [*self._errors(fact.result), Event("supervise.gang.restarting", "warning", fields)]
-
-    def _finished(self, fact: say.GangFinished, now_ns: int) -> list[Event]:
-        duration_s, result, error = _seconds(self._begun_ns, now_ns), fact.result, fact.error
-        if result is None:
-            why = {"exception_type": type(error).__name__, "exception_message": text_of(error)}
-            fields = {"outcome": "failed", "duration_s": duration_s, **why}
-            return [Event("supervise.gang.finished", "error", fields)]
-        events = self._errors(result)
-        if result.outcome == "failed":
-            events.append(Event("supervise.gang.failed", self._failed_level, causes(result)))
-        fields = {"outcome": result.outcome, "duration_s": duration_s}
-        return [*events, Event("supervise.gang.finished", "info", fields)]
 
     def _errors(self, result: RunProcsResult) -> list[Event]:
         """Return the events for the exceptions that the causes recorded."""

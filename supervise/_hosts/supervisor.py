@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from supervise import messages as say
 from supervise._gang import shutdown
 from supervise._gang.asks import GangShell, as_signal, checked_ranks
-from supervise._gang.describe import causes, failed_line
+from supervise._gang.describe import failed_line, finished, restarting
 from supervise._hosts import decide as steps
 from supervise._hosts.decide import Host, HostsGang, decide
 from supervise._hosts.link import Engine, EngineHost, HostLink
@@ -177,28 +177,15 @@ class HostEvents:
 
     def restarting(self, message: GangRestarting) -> None:
         """Report that another attempt follows."""
-        self._report(
-            "restarting",
-            "warning",
-            attempt=message.attempt,
-            restarts=message.restarts,
-            max_restarts=message.max_restarts,
-            backoff_s=message.delay_s,
-            left_out=sorted(message.left_out),
-            **causes(message.result),
-        )
+        event = restarting(message)
+        self._log.emit(event.name, event.level, **event.fields)
 
     def finish(self, message: GangFinished) -> None:
         """Report the end of the gang. Without a listener, show a failure in one line."""
-        duration_s, result = (time.monotonic_ns() - self._begun_ns) / 1e9, message.result
-        if result is None:
-            why = {"exception_type": type(message.error).__name__, "exception_message": text_of(message.error)}
-            self._report("finished", "error", outcome="failed", duration_s=duration_s, **why)
-            return
-        if result.outcome == "failed":
-            self._report("failed", "error", **causes(result))
-        self._report("finished", "info", outcome=result.outcome, duration_s=duration_s)
-        if result.outcome == "failed":
+        for event in finished(message, (time.monotonic_ns() - self._begun_ns) / 1e9):
+            self._log.emit(event.name, event.level, **event.fields)
+        result = message.result
+        if result is not None and result.outcome == "failed":
             self._log.show_at_last(failed_line(self._plan.name, f"rank {next(iter(result.failures))}", result))
 
 
