@@ -71,22 +71,6 @@ def requested_ranks(ranks: Any, gang: Gang, name: str) -> frozenset[int]:
     return wanted
 
 
-def stray(title: str, message: object, more: str) -> SpecError:
-    """Return the error for a message that a Supervisor does not accept. An ask raises the error; a tell logs it.
-
-    Args:
-        title: What the error calls the Supervisor.
-        message: The message.
-        more: The messages that it accepts in addition to those of every gang, with commas.
-    """
-    if isinstance(message, type):
-        return SpecError(f"the message is the class {message.__name__}; send an instance: {message.__name__}(...)")
-    accepted = (
-        f"Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), {more}Subscribe(...) or Unsubscribe(...)"
-    )
-    return SpecError(f"{title} does not accept {repr_of(message)}; send it {accepted}")
-
-
 # The reports of Workers and Tails, except for those that are events of the core
 
 
@@ -111,7 +95,7 @@ class GangShell(SupervisorShell["RunProcsResult"]):
     _title = "a Supervisor"
     """What errors call the actor."""
     _more_messages = ""
-    """The messages that not every gang accepts, for the error about another one."""
+    """The messages that not every gang accepts, with commas, for the error about another one."""
 
     def __init__(self, name: str, *, own_thread: bool = True) -> None:
         """Prepare an actor without subscribers."""
@@ -181,4 +165,10 @@ class GangShell(SupervisorShell["RunProcsResult"]):
                 return self._refuse(message)
 
     def _refuse(self, message: Any) -> None:
-        raise stray(self._title, message, self._more_messages)
+        """Raise the error for a message that the actor does not accept. An ask raises the error; a tell logs it."""
+        if isinstance(message, type):
+            raise SpecError(f"the message is the class {message.__name__}; send an instance: {message.__name__}(...)")
+        accepted = f"Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), {self._more_messages}"
+        raise SpecError(
+            f"{self._title} does not accept {repr_of(message)}; send it {accepted}Subscribe(...) or Unsubscribe(...)"
+        )
