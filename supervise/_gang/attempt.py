@@ -390,7 +390,7 @@ def _check_probes(spec: GangSpec, part: RankSpec) -> None:
     for text, rank in itertools.product(part.probes, part.ranks):
         from supervise._probes import parse  # lazy: most gangs have no probe
 
-        variables = spec.variables_of(rank, (spec.envs or {}).get(rank, {}))
+        variables = spec.variables_of(rank, spec.envs[rank])
         try:
             probe = parse(text, variables)
             if probe.kind == "exec":
@@ -472,8 +472,6 @@ def _reified(spec: GangSpec, number: int, *, folders: bool = True) -> tuple[dict
         Exception: The exception of `logs_specs`. For a later life, it becomes a `SpecError`, unless it is an `OSError`
             or an error of supervise.
     """
-    assert spec.envs is not None  # noqa: S101 - checked, as is the next
-    assert spec.logs_specs is not None  # noqa: S101
     envs = {rank: _env(spec, env, number) for rank, env in spec.envs.items()}
     try:
         specs = spec.logs_specs

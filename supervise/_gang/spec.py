@@ -99,9 +99,9 @@ class GangSpec:
     With roles, `of` returns the entrypoint, the start method and the folder of a rank.
     """
     args: Mapping[int, tuple[Any, ...]]
-    envs: Mapping[int, Mapping[str, str]] | None
+    envs: Mapping[int, Mapping[str, str]]
     """Variables that each rank gets in addition to the host's environment, in the first attempt."""
-    logs_specs: LogsSpecs | None
+    logs_specs: LogsSpecs
     log_line_prefixes: Mapping[int, str] | None
     start_method: StartMethod
     duplicate_stdout_filters: Sequence[str] | None
