@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -110,8 +110,6 @@ class TailDestination:
             shown = source_bytes(out, given_up.written_bytes, feed.lines.prefix, continues=continues)
             feed.shown_bytes = min(feed.offset, feed.shown_bytes + shown)
             raise
-        except Exception as error:
-            raise DestinationError from error
         feed.shown_bytes = feed.offset - feed.lines.held_bytes
         self._note(feed)
 
@@ -128,7 +126,12 @@ class TailDestination:
 
     def _write(self, data: bytes) -> None:
         with nullcontext() if self._sink.interruptible else self.uninterruptible():
-            self._sink.write(data, self._abandon)
+            try:
+                self._sink.write(data, self._abandon)
+            except Canceled:
+                raise
+            except Exception as error:
+                raise DestinationError from error
 
     @contextmanager
     def uninterruptible(self) -> Iterator[None]:
@@ -215,13 +218,8 @@ class ScreenDestination(TailDestination):
             [(feed.local_rank, _told_time(feed).prefix, feed.lines.unfinished_rows) for feed in self._live]
         )
         self._due_ns, self._drawn_ns = None, now_ns
-        try:
-            if data := self._screen.erasure() + self._screen.drawing():
-                super()._write(data.encode(errors="replace"))
-        except Canceled:
-            raise
-        except Exception as error:
-            raise DestinationError from error
+        if data := self._screen.erasure() + self._screen.drawing():
+            super()._write(data.encode(errors="replace"))
         self._erased = False
 
     def next_update_ns(self) -> int | None:
@@ -480,6 +478,7 @@ class Tail(pykka.ThreadingActor):
 
     use_daemon_thread = True
     ends_with_its_thread = True  # see `LoopActor`
+    actor_inbox: DueInbox
 
     def __init__(
         self,
@@ -490,7 +489,7 @@ class Tail(pykka.ThreadingActor):
         owner: pykka.ActorRef[Any],
         line_filter: Callable[[bytes], bool] | None = None,
         abandon: CancelToken | None = None,
-        on_error: Callable[[str, OSError], object] | None = None,
+        on_error: Callable[[str, OSError], object],
         warns: bool = False,
         follows_writers: bool = False,
         screen: Screen | None = None,
@@ -541,10 +540,6 @@ class Tail(pykka.ThreadingActor):
     @staticmethod
     def _create_actor_inbox() -> DueInbox:
         return DueInbox()
-
-    def _inbox(self) -> DueInbox:
-        assert isinstance(self.actor_inbox, DueInbox)  # noqa: S101 - made above
-        return self.actor_inbox
 
     @staticmethod
     def _create_future() -> Reply[Any]:
@@ -666,10 +661,8 @@ class Tail(pykka.ThreadingActor):
             self._wake()
 
     def _wake(self) -> None:
-        try:
+        with suppress(pykka.ActorDeadError):
             self.actor_ref.tell(Due())
-        except pykka.ActorDeadError:
-            return
 
     def _drain(self, message: Drain) -> None:
         if not self._draining:
@@ -681,7 +674,7 @@ class Tail(pykka.ThreadingActor):
 
     def _step(self) -> None:
         """Read and show until no data is left or a message arrives. Then set the deadline of the inbox."""
-        inbox = self._inbox()
+        inbox = self.actor_inbox
         inbox.due_ns = None
         while not self._abandon.is_set():
             now_ns = time.monotonic_ns()
@@ -786,8 +779,7 @@ class Tail(pykka.ThreadingActor):
 
     def _report(self, path: str, error: OSError) -> None:
         try:
-            if self._on_error is not None:
-                self._on_error(path, error)
+            self._on_error(path, error)
         except Exception:
             log.exception("on_error of the Tail of %s raised", self.name)
 
@@ -812,7 +804,7 @@ class Tail(pykka.ThreadingActor):
         if self._drained and not self._draining:
             for feed, limit_bytes in self._left.items():
                 feed.limit_bytes = min(limit_bytes, feed.size_bytes())
-        remaining_bytes = self._feeds.remaining_bytes(self._inbox().messages())
+        remaining_bytes = self._feeds.remaining_bytes(self.actor_inbox.messages())
         watches = [watch for feed in self._feeds for watch in feed.let_go_of_watch()]
         for feed in self._feeds:
             self._quietly(feed.close)
