@@ -20,8 +20,7 @@ from supervise._api.signals import protected
 from supervise._files import open_to_append
 from supervise._gang.asks import as_signal
 from supervise._gang.attempt import Attempt, first_attempt
-from supervise._gang.supervisor import Supervisor
-from supervise._runtime.actor import Inbox
+from supervise._gang.supervisor import Supervisor, SupervisorRef
 from supervise._runtime.future import Reply
 from supervise._runtime.wakeup import remaining
 from supervise._settings import LONGEST_S, check_seconds, usual_grace_s
@@ -41,9 +40,7 @@ if TYPE_CHECKING:
 # threading held.
 
 
-def prepare(
-    attempt: Attempt, make: Callable[[], pykka.ActorRef[Supervisor]], box: Reply[pykka.ActorRef[Supervisor]]
-) -> threading.Thread:
+def prepare(attempt: Attempt, make: Callable[[], SupervisorRef], box: Reply[SupervisorRef]) -> threading.Thread:
     """Return the gang's thread, not started yet.
 
     Args:
@@ -56,7 +53,7 @@ def prepare(
     )
 
 
-def start(thread: threading.Thread, attempt: Attempt, box: Reply[pykka.ActorRef[Supervisor]]) -> None:
+def start(thread: threading.Thread, attempt: Attempt, box: Reply[SupervisorRef]) -> None:
     """Start `thread` from another thread. In the caller, a handler that raises could leave a lock of threading held."""
     what = f"the supervisor of {attempt.spec.name!r}"
 
@@ -74,21 +71,17 @@ def start(thread: threading.Thread, attempt: Attempt, box: Reply[pykka.ActorRef[
         box.fail(platform.no_thread(what, error))
 
 
-def give_up(box: Reply[pykka.ActorRef[Supervisor]]) -> None:
+def give_up(box: Reply[SupervisorRef]) -> None:
     """Stop the actor as soon as it has started. The caller does not wait, because a signal handler has raised in it."""
     box.add_done_callback(partial(_stop, box))
 
 
-def run_gang(supervisor: pykka.ActorRef[Supervisor]) -> None:
+def run_gang(supervisor: SupervisorRef) -> None:
     """Run a gang to its end on the thread that started it. The gang has no thread of its own."""
-    inbox = supervisor.actor_inbox
-    assert isinstance(inbox, Inbox)  # noqa: S101 - made by us
-    inbox.loop.run()
+    supervisor.actor_inbox.loop.run()
 
 
-def _begin(
-    attempt: Attempt, make: Callable[[], pykka.ActorRef[Supervisor]], box: Reply[pykka.ActorRef[Supervisor]]
-) -> None:
+def _begin(attempt: Attempt, make: Callable[[], SupervisorRef], box: Reply[SupervisorRef]) -> None:
     try:
         supervisor = make()
     except BaseException as error:
@@ -99,7 +92,7 @@ def _begin(
     run_gang(supervisor)
 
 
-def _stop(box: Reply[pykka.ActorRef[Supervisor]]) -> None:
+def _stop(box: Reply[SupervisorRef]) -> None:
     with contextlib.suppress(BaseException):  # the actor was not started
         box.get(timeout=0).stop(block=False)
 
@@ -147,7 +140,7 @@ class GangContext(PContext):
         self._describe(spec.name, cast("Any", spec.entrypoint), args, envs, attempt.dest)
         self._filters = (spec.duplicate_stdout_filters, spec.duplicate_stderr_filters)
         self._tail_logs = [LogOfGang() for _ in range(2 + sum(map(bool, self._filters)))]
-        self._supervisor: pykka.ActorRef[Supervisor] | None = None
+        self._supervisor: SupervisorRef | None = None
         self._outcome: Reply[RunProcsResult] | None = None
         self._result: RunProcsResult | None = None
         self._came: signals.Recorded | None = None
@@ -212,7 +205,7 @@ class GangContext(PContext):
         self._begun = True
         self._hold_signals()
         self._unused.detach()
-        box: Reply[pykka.ActorRef[Supervisor]] = Reply()
+        box: Reply[SupervisorRef] = Reply()
         make = partial(Supervisor.start_attempt, self._attempt, own_thread=False)
         self._thread = prepare(self._attempt, make, box)
         try:
@@ -427,7 +420,7 @@ class GangContext(PContext):
             self._thread.join(remaining(deadline_s))
 
 
-def _leaving(supervisor: pykka.ActorRef[Supervisor]) -> Reply[bool]:
+def _leaving(supervisor: SupervisorRef) -> Reply[bool]:
     """Stop the actor; return a reply that is set when the actor has ended."""
     left: Reply[bool] = Reply()
     left.set(_reply(supervisor.stop(block=False)))

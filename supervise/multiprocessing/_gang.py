@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pykka
 
@@ -17,7 +17,7 @@ from supervise._api import context
 from supervise._core.steps import PeersStopped
 from supervise._gang import shutdown
 from supervise._gang.attempt import Attempt, first_attempt
-from supervise._gang.supervisor import Supervisor
+from supervise._gang.supervisor import Supervisor, SupervisorRef
 from supervise._printable import LOST_CODE
 from supervise._process.launch.settings import Plain
 from supervise._runtime import fork_hooks
@@ -136,7 +136,7 @@ def launch(nprocs: int, *, daemon: bool, **settings: Unpack[GangSettings]) -> li
     settings.update({"logs_specs": _Inherited(), "plain": plain, "stop_on_failure": False})
     attempt = first_attempt(**settings)
     _wait_at_exit()
-    box: Reply[pykka.ActorRef[Supervisor]] = Reply()
+    box: Reply[SupervisorRef] = Reply()
     thread = context.prepare(attempt, partial(_start, attempt, listener, waited_for=not daemon), box)
     try:
         context.start(thread, attempt, box)
@@ -149,20 +149,20 @@ def launch(nprocs: int, *, daemon: bool, **settings: Unpack[GangSettings]) -> li
     return processes
 
 
-def _start(attempt: Attempt, listener: _Ends, *, waited_for: bool) -> pykka.ActorRef[Supervisor]:
+def _start(attempt: Attempt, listener: _Ends, *, waited_for: bool) -> SupervisorRef:
     gang = Supervisor.start_attempt(attempt, own_thread=False, listener=listener)
     if waited_for:  # the gang has not ended yet: this thread runs it afterwards
         _standing.add(listener)
     return gang
 
 
-def _pids(gang: pykka.ActorRef[Supervisor]) -> dict[int, int]:
+def _pids(gang: SupervisorRef) -> dict[int, int]:
     """Start the gang; return its pids."""
     reply = gang.ask(say.Start(), block=False)
     while gang.is_alive():
         with contextlib.suppress(pykka.Timeout):
-            return cast("dict[int, int]", reply.get(timeout=_LOOK_S))
-    return cast("dict[int, int]", reply.get(timeout=_LOOK_S))  # the gang has answered before its end
+            return reply.get(timeout=_LOOK_S)
+    return reply.get(timeout=_LOOK_S)  # the gang has answered before its end
 
 
 def excuse(processes: list[RankProcess]) -> None:
