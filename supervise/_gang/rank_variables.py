@@ -10,6 +10,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING
 
+from supervise._files import closing
 from supervise._record import record
 
 if TYPE_CHECKING:
@@ -106,14 +107,11 @@ class _Claim:
 
 @contextlib.contextmanager
 def _private(folder: str) -> Iterator[int]:
-    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
+    with closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)) as at:
         found = os.fstat(at)
         if found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise PermissionError(errno.EPERM, "the folder is not private", folder)
         yield at
-    finally:
-        os.close(at)
 
 
 def _check_linked(file: int) -> None:
