@@ -159,10 +159,6 @@ class ReturnValues:
         """Abandon a pending load whose user code exceeds the deadline."""
         self._arrived({}, dict.fromkeys(range(self._nprocs), "its return value was not unpickled in time"))
 
-    def dismiss(self) -> None:
-        """Drop the callback."""
-        self._loaded = None
-
     def _arrived(self, values: dict[int, Any], problems: dict[int, str]) -> None:
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
@@ -749,7 +745,6 @@ class GangRunner:
         """Make the files and actors of the next attempt."""
         self._cancel_timers("grace", "kill", "drain")
         self._history.all_replaced(self.gang.left_out)
-        self._values.dismiss()
         self.ranks.dismiss()
         made: RankActors | None = None
         try:
@@ -781,9 +776,9 @@ class GangRunner:
         self.ranks.slots.close_outcomes()
         self.attempt.spec.close_inherited()
         replies = self.replies
-        if replies.error is None and self.gang.start_failure is not None:
+        if self.gang.start_failure is not None:
             replies.error = start_error(self.gang, self.gang.start_failure, self.notes, self.attempt)
-        if replies.error is None:
+        else:
             replies.result = self.result()
         message = say.GangFinished(result=replies.result, error=replies.error)
         self.events.finish(message)
