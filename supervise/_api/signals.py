@@ -133,13 +133,11 @@ def _pass_on(signum: int, frame: FrameType | None) -> None:
         signal.raise_signal(sig)
 
 
-def hold(names: str | None = None) -> object:
+def hold() -> object:
     """Install the handlers for a gang; return the argument of `let_go`, or None outside of the main thread.
 
-    Ignored signals stay ignored. A handler that Python did not install stays, because Python could not restore it.
-
-    Args:
-        names: Comma-separated names; None for those in the environment.
+    The environment may name the signals. Ignored signals stay ignored. A handler that Python did not install stays,
+    because Python could not restore it.
     """
     if threading.current_thread() is not threading.main_thread():
         if not _desk.has_warned:
@@ -156,7 +154,7 @@ def hold(names: str | None = None) -> object:
         _desk.recorded.clear()
     gang = object()
     _desk.gangs.add(gang)
-    wanted = names or os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", DEFAULT_SIGNALS)
+    wanted = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", DEFAULT_SIGNALS)
     for name in filter(None, map(str.strip, wanted.split(","))):
         _install(name)
     return gang
