@@ -95,9 +95,7 @@ def _limit(batch: Batch, delay_s: float, decision: Decision) -> None:
 
 
 def kill(gang: Gang, batch: Batch, roles: Iterable[int], decision: Decision) -> None:
-    """Send SIGKILL to these roles. Idempotent."""
-    if not batch.signaled:
-        return
+    """Send SIGKILL to these roles of a batch that is signaled. Idempotent."""
     fresh = set(roles) - batch.killed
     batch.killed |= fresh
     batch.roles |= fresh
