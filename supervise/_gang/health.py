@@ -17,6 +17,7 @@ from supervise._files import closing, open_folder
 from supervise._gang.describe import EventEmitter, Hung
 from supervise._gang.notify_sockets import NotifySockets, RankNotes, Told
 from supervise._printable import ending, one_line
+from supervise._runtime.loop import NO_TIMER, Loop, Timer
 from supervise._settings import WORDS
 from supervise.errors import SuperviseError
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from supervise._gang.probing import Probing
     from supervise._gang.ranks import RankActors
     from supervise._runtime.future import Reply
-    from supervise._runtime.loop import Loop, Timer
     from supervise._runtime.shell import Subscribers
     from supervise.stacks import RankStacks
     from supervise.watchdog import HangTier, Watchdog
@@ -74,7 +74,7 @@ class _Tier:
         self.silence = silence
         self.pulses = pulses
         self.due_ns = 0
-        self.timer: Timer | None = None
+        self.timer = NO_TIMER
 
 
 _LONGEST_S = 2.5
@@ -158,7 +158,7 @@ class HangWatch:
         self._dropped.pop(rank, None)
         for tier in self._tiers:
             tier.silence.forget(rank)
-            if tier.timer is None:
+            if tier.timer is NO_TIMER:
                 self._schedule(tier)
 
     def ready(self, rank: int, at_ns: int) -> None:
@@ -200,8 +200,7 @@ class HangWatch:
         """Cancel all checks."""
         self.say_unheard(over=True)
         for tier in self._tiers:
-            if tier.timer is not None:
-                tier.timer.cancel()
+            tier.timer.cancel()
         self._tiers = []
         self._host = None
         self._pending.clear()
@@ -729,8 +728,7 @@ class RankHealth:
         self._timers[rank] = self._loop.call_later(max(left_s, 0.0), partial(self._late, rank))
 
     def _lift(self, rank: int) -> None:
-        if (timer := self._timers.pop(rank, None)) is not None:
-            timer.cancel()
+        self._timers.pop(rank, NO_TIMER).cancel()
 
     def _late(self, rank: int) -> None:
         now_s = time.monotonic()

@@ -24,6 +24,7 @@ from supervise._gang.worker import Deliver, LookForStop, Release, ReportStuck, S
 from supervise._process.containment import cgroup
 from supervise._record import replace
 from supervise._runtime.future import Reply
+from supervise._runtime.loop import NO_TIMER, Loop, Timer
 from supervise._runtime.shell import PendingReplies, Subscribers, with_jitter
 from supervise.errors import SpawnError, SuperviseError, SupervisorCrashed, UnkillableError
 from supervise.events import log
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from supervise._process.exits.leader import ExitSlots
     from supervise._process.launch.return_value import OutcomeFile
     from supervise._runtime.actor import LoopActor
-    from supervise._runtime.loop import Loop, Timer
     from supervise._settings import Containment
     from supervise.stacks import RankStacks
 
@@ -614,8 +614,8 @@ class GangRunner:
 
     def _set_timer(self, action: steps.SetTimer) -> None:
         """Set a timer as the core requests."""
-        earlier = self._timers.get((action.key, action.name, action.role))
-        if action.only_sooner and earlier is not None and earlier.pending:
+        earlier = self._timers.get((action.key, action.name, action.role), NO_TIMER)
+        if action.only_sooner and earlier.pending:
             delay_s = min(action.delay_s, earlier.due_s - time.monotonic())
         else:
             delay_s = action.delay_s
@@ -631,8 +631,7 @@ class GangRunner:
         self, name: str, delay_s: float, act: Callable[[], object], key: int = 0, role: int | None = None
     ) -> None:
         """Set a timer that replaces an earlier one of the same key, name and role."""
-        if (earlier := self._timers.get((key, name, role))) is not None:
-            earlier.cancel()
+        self._timers.get((key, name, role), NO_TIMER).cancel()
         self._timers[key, name, role] = self._loop.call_later(delay_s, act)
 
     def _cancel_timers(self, *names: str) -> None:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from supervise import _platform as platform
 from supervise._process.stacks import gather as gathering
 from supervise._runtime.future import Reply
+from supervise._runtime.loop import NO_TIMER, Loop
 from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervise._gang.health import Host
-    from supervise._runtime.loop import Loop, Timer
     from supervise.stacks import RankStacks
 
 _END_S = 2.0
@@ -40,7 +40,7 @@ class StackRequests:
         self._gather: gathering.Gather | None = None
         self._thread: threading.Thread | None = None
         """The thread of the present collection, or of the last one."""
-        self._timer: Timer | None = None
+        self._timer = NO_TIMER
         self._blocked: threading.Thread | None = None
         """The last thread that did not end in time."""
         self._pending: dict[Reply[dict[int, RankStacks]], frozenset[int]] = {}
@@ -65,7 +65,7 @@ class StackRequests:
         self._ended = True
         if self._gather is not None:
             self._gather.cancel(_END_S)
-            self._stop_timer()
+            self._timer.cancel()
         name = self._host.attempt.spec.name
         self._fail(error or SuperviseError(f"{name}: the supervisor stopped while it collected stacks"))
 
@@ -93,11 +93,6 @@ class StackRequests:
         self._gather, self._thread = gather, thread
         self._timer = self._loop.call_later(gathering.LONGEST_S, partial(self._give_up, gather))
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     def _give_up(self, gather: gathering.Gather) -> None:
         """Reply with the stacks that were found, and leave the thread alone.
 
@@ -115,7 +110,7 @@ class StackRequests:
         if gather is not self._gather or self._ended:
             return
         self._gather = None
-        self._stop_timer()
+        self._timer.cancel()
         gang = self._host.gang
         self._answer(
             {rank: each for rank, each in found.items() if rank in gang.running and gang.pids[rank] == each.pid}

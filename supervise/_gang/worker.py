@@ -21,6 +21,7 @@ from supervise._process.launch.program import Launched, Launcher, UnreapedError
 from supervise._record import NamedTuple
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.future import Reply
+from supervise._runtime.loop import NO_TIMER, Loop
 
 if TYPE_CHECKING:
     import pykka
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from supervise._process.exits.leader import Exit, ExitSlots, Process
     from supervise._process.launch.fork_server import ServerStatus
     from supervise._process.launch.hold import Hold
-    from supervise._runtime.loop import Loop, Timer
 
 
 # The orders of a Supervisor to a Worker
@@ -172,9 +172,9 @@ class Worker(LoopActor):
         """Monotonic time from which on a listing of the group is pending; None if no listing is pending."""
         self._stop_sent: signal.Signals | None = None
         self._last_sent: signal.Signals | None = None
-        self._sparing: Timer | None = None
-        """The timer until which SIGKILL spares the resource trackers of the group; None if it never spared any."""
-        self._patience: Timer | None = None
+        self._sparing = NO_TIMER
+        """The timer until which SIGKILL spares the resource trackers of the group."""
+        self._patience = NO_TIMER
         self._reaped = False
         self._signaled = False
         self._stop_replies: list[Reply[None]] = []
@@ -332,8 +332,7 @@ class Worker(LoopActor):
     def _report_exit(self, ended: Exit, ended_ns: int) -> None:
         assert self._process is not None  # noqa: S101
         self._reaped = True
-        if self._patience is not None:
-            self._patience.cancel()
+        self._patience.cancel()
         # The channel is already closed if this rank was reported as unkillable before
         outcome = self._launched.outcome
         kind = outcome.kind() if outcome is not None and outcome.fd >= 0 else None
@@ -371,7 +370,7 @@ class Worker(LoopActor):
                 attempt=self._attempt,
             )
         )
-        if group_left and self._sparing is not None and self._sparing.pending:
+        if group_left and self._sparing.pending:
             self._spare_trackers()  # again, because the end of a large process may have taken all of the time
         # Watch members that have been signaled, since they may end, and members that only `_process` can identify.
         if group_left and (self._signaled or self._process.holds_members):
@@ -394,7 +393,7 @@ class Worker(LoopActor):
             self._last_sent = sig
         if sig != signal.SIGKILL:
             self._process.signal_group(sig, since_s=since_s)
-        elif self._sparing is None or not self._sparing.pending:
+        elif not self._sparing.pending:
             self._spare_trackers()
             self._process.signal_process(sig)  # without effect once it is reaped
         if self._reaped:
@@ -403,13 +402,11 @@ class Worker(LoopActor):
 
     def _spare_trackers(self) -> None:
         """Spare the resource trackers of the group from now on, for at most `_TRACKERS_S`."""
-        if self._sparing is not None:
-            self._sparing.cancel()
+        self._sparing.cancel()
         self._sparing = self.loop.call_later(_TRACKERS_S, partial(self._guarded, self._kill_group))
 
     def _kill_group(self) -> None:
-        if self._sparing is not None:
-            self._sparing.cancel()
+        self._sparing.cancel()
         if self._process is not None:
             self._process.signal_group(signal.SIGKILL)
 
@@ -449,7 +446,7 @@ class Worker(LoopActor):
             self._let_go()
             self._owner.tell(steps.GroupEmptied(local_rank=self._rank))
             return
-        if self._sparing is not None and self._sparing.pending:
+        if self._sparing.pending:
             self._kill_members()
         if not platform.PIDFD:
             again = partial(self._guarded, partial(self._look_at_group_again, self._members))
@@ -496,7 +493,7 @@ class Worker(LoopActor):
         """Report a process that survived SIGKILL. None has if the loop could not run before the deadline."""
         if self._process is None:
             return
-        if self._sparing is not None and self._sparing.pending:  # the loop could not run since the SIGKILL
+        if self._sparing.pending:  # the loop could not run since the SIGKILL
             self._kill_group()
             self.loop.call_later(_TRACKERS_S, partial(self._guarded, self._report_stuck))
             return
@@ -535,8 +532,7 @@ class Worker(LoopActor):
 
     def _let_go(self) -> None:
         self._unwatch_all()
-        if self._sparing is not None:
-            self._sparing.cancel()
+        self._sparing.cancel()
         self._members = []
         self._slots.processes.pop(self._rank, None)
         if self._launched.status is not None:

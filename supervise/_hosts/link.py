@@ -9,13 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise._hosts import decide
+from supervise._runtime.loop import NO_TIMER, Loop
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from supervise._hosts.plan import HostAddress, HostOrder, News
-    from supervise._runtime.loop import Loop, Timer
 
     Done = Callable[[Any, BaseException | None], object]
     """Function that is called once, on any thread, with a value or an error."""
@@ -165,7 +165,7 @@ class HostLink:
         self._heard_s = self._sent_s = time.monotonic()
         self._renewing = False
         self._over = False
-        self._timer: Timer | None = None
+        self._timer = NO_TIMER
         self._notice: DeathNotice | None = None
         self._awaiting: Callable[[], object] | None = None
         """The callback for the end of a lost host's lease."""
@@ -181,8 +181,7 @@ class HostLink:
     def end(self) -> None:
         """Stop the renewals; ignore later replies and news. Idempotent."""
         self._over = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         if self._notice is not None:
             self._notice.close()
 

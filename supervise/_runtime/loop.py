@@ -34,8 +34,8 @@ class Timer:
 
     __slots__ = ("_callback", "due_s")
 
-    def __init__(self, callback: Callable[[], object], due_s: float) -> None:
-        self._callback: Callable[[], object] | None = callback
+    def __init__(self, callback: Callable[[], object] | None, due_s: float) -> None:
+        self._callback = callback
         self.due_s: float = due_s
 
     def cancel(self) -> None:
@@ -52,6 +52,10 @@ class Timer:
     def pending(self) -> bool:
         """Whether the callback was neither called nor dropped."""
         return self._callback is not None
+
+
+NO_TIMER = Timer(None, math.inf)
+"""A timer that is not pending, in place of one that is not set yet."""
 
 
 class Loop:

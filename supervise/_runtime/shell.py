@@ -16,7 +16,7 @@ import pykka
 
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.future import Reply
-from supervise._runtime.loop import Loop, Timer
+from supervise._runtime.loop import NO_TIMER, Loop, Timer
 from supervise._settings import check_seconds
 from supervise.errors import SpecError
 from supervise.events import log
@@ -81,7 +81,7 @@ class PendingReplies(Generic[End]):
         self._loop = loop
         self._lists: dict[ReplyKind, list[Reply[Any]]] = {"start": [], "close": [], "stop": []}
         """The pending replies of each kind. All replies of a kind are set together."""
-        self._waits: WeakKeyDictionary[Reply[End | None], Timer | None] = WeakKeyDictionary()
+        self._waits: WeakKeyDictionary[Reply[End | None], Timer] = WeakKeyDictionary()
         """Waits whose caller still holds the future. The value is the timer of the wait's timeout."""
         self._requests: dict[int, Reply[Any]] = {}
         """Requests about ranks or children, by key."""
@@ -147,7 +147,7 @@ class PendingReplies(Generic[End]):
         if self.over:
             self._give(reply, self.error)
             return reply
-        self._waits[reply] = None
+        self._waits[reply] = NO_TIMER
         if timeout is not None:
             self._waits[reply] = self._loop.call_later(timeout, partial(self._time_is_up, ref(reply)))
         return reply
@@ -170,8 +170,7 @@ class PendingReplies(Generic[End]):
         self.fail_requests(tuple(self._requests), self.error or unfinished)
         waits, self._waits = self._waits, WeakKeyDictionary()
         for reply, timer in list(waits.items()):
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
             self._give(reply, self.error)
 
     def closed(self, error: BaseException | None = None) -> None:

@@ -15,6 +15,7 @@ from supervise._core import tree as ts
 from supervise._core.tree import Tree, decide
 from supervise._printable import ending, one_line
 from supervise._runtime.future import Reply
+from supervise._runtime.loop import NO_TIMER, Timer
 from supervise._runtime.shell import Subscribers, SupervisorShell, with_jitter
 from supervise._settings import GANG
 from supervise._tree.lives import (
@@ -37,7 +38,6 @@ from supervise.restarts import RestartPolicy, Strategy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from supervise._runtime.loop import Timer
     from supervise._tree.monitor import Reason
     from supervise.events import Sink
 
@@ -101,9 +101,7 @@ class Row:
 
     def cancel(self, name: str) -> None:
         """Cancel a timer; idempotent."""
-        timer = self.timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
+        self.timers.pop(name, NO_TIMER).cancel()
 
 
 # The events that describe the facts of a tree
