@@ -324,6 +324,8 @@ class GangRunner:
             from supervise._gang.health import RankHealth  # lazy: most gangs have neither sockets nor a watchdog
 
             self._health = RankHealth(self, loop)
+        self._sockets = self._health.sockets if self._health is not None and spec.notifies else None
+        """The notify sockets; None if the ranks have none."""
         self._stack_requests: StackRequests | None = None
         self._suspended: set[int] = set()
         """The ranks that were reported as suspended."""
@@ -336,8 +338,7 @@ class GangRunner:
 
     def _use(self, attempt: Attempt) -> None:
         self.attempt = attempt
-        sockets = self._health.sockets if self._health is not None and attempt.spec.notifies else None
-        self.ranks = RankActors(attempt, self._loop, self._owner, self.events, sockets)
+        self.ranks = RankActors(attempt, self._loop, self._owner, self.events, self._sockets)
         self._values = ReturnValues(attempt.spec.name, attempt.nprocs, self._loop, self.ranks.slots)
 
     # Requests of the Supervisor
@@ -405,13 +406,12 @@ class GangRunner:
 
     def notes(self, rank: int) -> RankNotes | None:
         """Return the reports of the present life of a rank; None if the ranks have no notify sockets."""
-        health = self._health if self.attempt.spec.notifies else None
-        return None if health is None else health.sockets.state(rank)
+        return None if self._sockets is None else self._sockets.state(rank)
 
     def read_reports(self) -> None:
         """Read what ranks have reported meanwhile, such as during a suspension of this process."""
-        if self._health is not None and self.attempt.spec.notifies:
-            self._health.sockets.read_waiting()
+        if self._sockets is not None:
+            self._sockets.read_waiting()
 
     def status(self) -> say.GangStatus:
         """Return the present state. Ask the kernel whether reported ranks are still suspended."""
