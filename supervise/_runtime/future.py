@@ -102,12 +102,13 @@ class Reply(pykka.Future[T]):
                     self.forget(ring)
                     raise pykka.Timeout(f"{timeout} seconds")
 
-    def forget(self, callback: Callable[[], object]) -> None:
-        """Remove a callback. Idempotent, also after the callback was called."""
+    def forget(self, callback: Callable[[], object]) -> bool:
+        """Remove a callback; return whether the setter will not call it. Idempotent, also after the call."""
         try:
             self._waiters.remove(callback)
         except ValueError:  # the setter has called it or is calling it
-            return
+            return False
+        return True
 
     @property
     def _settled(self) -> bool:
@@ -128,12 +129,7 @@ class Reply(pykka.Future[T]):
         If there is a result already, call it at once.
         """
         self._waiters.append(callback)
-        if self._settled:
-            try:
-                # Only this callback, so that an exception of a signal handler loses no other one
-                self._waiters.remove(callback)
-            except ValueError:  # the setter is calling it
-                return
+        if self._settled and self.forget(callback):  # only this one: an exception of a signal handler loses no other
             callback()
 
     def _wake(self) -> None:
