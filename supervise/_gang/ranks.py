@@ -20,7 +20,7 @@ from supervise._process.launch import limits
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from supervise._gang.describe import EventEmitter
     from supervise._gang.notify_sockets import NotifySockets
