@@ -103,17 +103,11 @@ def request(fds: Sequence[int], data: bytes) -> ServerStatus:
         OSError: There are too few descriptors, or no thread is available.
     """
     asking = _Asking(fds, data)
-    try:
-        platform.start_thread(asking, "a request to the fork server")
-    except BaseException:
-        asking.end()
-        os.close(asking.ready)
-        raise
     return ServerStatus(asking.ready, asking)
 
 
 class _Asking(threading.Thread):
-    """Thread that connects to the fork server. `ready` is readable when the thread is done."""
+    """Thread that connects to the fork server, and starts at once. `ready` is readable when the thread is done."""
 
     def __init__(self, fds: Sequence[int], data: bytes) -> None:
         super().__init__(name="supervise-forkserver", daemon=True)
@@ -129,6 +123,7 @@ class _Asking(threading.Thread):
             self.ready = os.dup(self._over.fileno())  # the owner may close `ready` while this thread still runs
             for fd in fds:
                 self._fds.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
+            platform.start_thread(self, "a request to the fork server")
         except BaseException:
             self.end()
             if self.ready >= 0:
