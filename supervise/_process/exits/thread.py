@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -47,29 +48,21 @@ class ExitThread:
         """Status of a child; None if other code has reaped the child."""
         self.at_ns: int | None = None
         """Monotonic time at which the exit was noticed."""
-        self._word = -1
-        self._ours = WakeFd()
-        try:
-            self._threads = WakeFd(self._ours)
-        except OSError:
-            self._ours.close()
-            raise
-        try:
+        with contextlib.ExitStack() as opened:
+            self._ours = opened.enter_context(contextlib.closing(WakeFd()))
+            self._threads = opened.enter_context(contextlib.closing(WakeFd(self._ours)))
             work: Callable[[], None] = self._wait_for_child
             if parents_word is not None:
                 self._word = fcntl.fcntl(parents_word, fcntl.F_DUPFD_CLOEXEC, 3)
+                opened.callback(os.close, self._word)
                 seen = reading(pid)
                 self._started = None if seen is None else seen.started
                 work = self._wait_for_word
-            threading.Thread(target=self._run, args=(work,), name=f"supervise-wait-{pid}", daemon=True).start()
-        except (OSError, RuntimeError) as error:
-            self._ours.close()
-            self._threads.close()
-            if self._word >= 0:
-                os.close(self._word)
-            if isinstance(error, OSError):
-                raise
-            raise OSError(errno.EAGAIN, f"no thread to wait for process {pid}: {error}") from error
+            try:
+                threading.Thread(target=self._run, args=(work,), name=f"supervise-wait-{pid}", daemon=True).start()
+            except RuntimeError as error:
+                raise OSError(errno.EAGAIN, f"no thread to wait for process {pid}: {error}") from error
+            opened.pop_all()
 
     @property
     def fd(self) -> int:
@@ -108,10 +101,8 @@ class ExitThread:
             self._ours.set()
 
     def _wait_for_child(self) -> None:
-        try:
+        with contextlib.suppress(ChildProcessError):  # other code has reaped it, or the kernel (SIGCHLD is ignored)
             self.found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT) or self.found
-        except ChildProcessError:  # other code has reaped it, or the kernel (SIGCHLD is ignored)
-            return
 
     def _wait_for_word(self) -> None:
         """Wait until the parent reports, without reading the report.
