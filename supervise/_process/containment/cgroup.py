@@ -42,13 +42,7 @@ class Tree(NamedTuple):
 
     def path_of(self, pid: int | str, proc: str = "/proc") -> str | None:
         """Return the control group of a process in this tree, as /proc names it; None if /proc does not show it."""
-        try:
-            with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-                lines = file.read().splitlines()
-        except OSError as error:
-            unless_gone(error)
-            return None
-        for line in lines:
+        for line in _content(f"{proc}/{pid}/cgroup").splitlines():
             number, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
             if (number == "0") if not self.controller else (self.controller in controllers.split(",")):
@@ -180,13 +174,7 @@ class GangFolder:
         """Yield pid, rank and life of each process that is in the control group of the gang now."""
         for folder, _, _ in os.walk(self.path, onerror=unless_gone):
             rank = re.match(r"/rank-(\d{1,7})(?:\.(\d{1,12}))?(/|$)", folder[len(self.path) :])
-            try:
-                with open(f"{folder}/cgroup.procs", encoding="utf-8") as file:
-                    pids = file.read().split()
-            except OSError as error:  # removed in between
-                unless_gone(error)
-                continue
-            for pid in pids:
+            for pid in _content(f"{folder}/cgroup.procs").split():
                 if pid != "0":  # a process of another pid namespace
                     yield int(pid), int(rank[1]) if rank else None, int(rank[2] or 0) if rank else 0
 
@@ -205,7 +193,7 @@ class GangFolder:
 
         Without `lives`: whether one is in the control group of the gang.
         """
-        return any(map(_populated, self._paths(lives)))
+        return any("populated 1" in _content(f"{path}/cgroup.events") for path in self._paths(lives))
 
     def kill(self, lives: Mapping[int, int] | None = None) -> bool:
         """Send SIGKILL at once to all processes in the control groups of these lives (rank to life).
@@ -233,13 +221,14 @@ def _kill(path: str) -> bool:
     return True
 
 
-def _populated(path: str) -> bool:
+def _content(path: str) -> str:
+    """Return the content of a file of the kernel; "" if its process has exited or its control group was removed."""
     try:
-        with open(f"{path}/cgroup.events", "rb") as file:
-            return b"populated 1" in file.read()
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
     except OSError as error:
         unless_gone(error)
-        return False
+        return ""
 
 
 def _remove(path: str) -> bool:
