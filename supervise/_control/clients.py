@@ -11,7 +11,6 @@ import os
 import select
 import socket
 import time
-from collections import deque
 from functools import partial
 from signal import Signals
 from typing import TYPE_CHECKING, Any
@@ -63,7 +62,6 @@ class Connection:
         self.end = end
         self.pending: dict[int, tuple[str, str | int | None, Reply[Any]]] = {}
         """Number to name, ``id`` and reply of each request that waits for its answer."""
-        self.unsent_bytes = 0
         self.progress_s = time.monotonic()
         """When the client last sent a request, or read a part of an answer."""
         self.events = select.EPOLLIN
@@ -71,7 +69,7 @@ class Connection:
         self.is_half_closed = False
         """Whether the client has closed its sending side."""
         self._received = bytearray()
-        self._unsent: deque[memoryview] = deque()
+        self.unsent = bytearray()
 
     def receive(self) -> None:
         """Read what has arrived, up to the length of a line.
@@ -91,7 +89,7 @@ class Connection:
     @property
     def may_ask(self) -> bool:
         """Whether its next request may be handled."""
-        return len(self.pending) < MOST_PENDING and self.unsent_bytes < _CALM_BYTES
+        return len(self.pending) < MOST_PENDING and len(self.unsent) < _CALM_BYTES
 
     @property
     def has_line(self) -> bool:
@@ -120,10 +118,9 @@ class Connection:
         Raises:
             OSError: The connection is broken.
         """
-        if not self._unsent:
+        if not self.unsent:
             self.progress_s = time.monotonic()
-        self._unsent.append(memoryview(line))
-        self.unsent_bytes += len(line)
+        self.unsent += line
         self.flush()
 
     def flush(self) -> None:
@@ -132,33 +129,28 @@ class Connection:
         Raises:
             OSError: The connection is broken.
         """
-        while self._unsent:
+        while self.unsent:
             try:
-                sent = self.end.send(self._unsent[0], socket.MSG_NOSIGNAL)
+                sent = self.end.send(self.unsent, socket.MSG_NOSIGNAL)
             except (BlockingIOError, InterruptedError):
                 return
-            self.unsent_bytes -= sent
+            del self.unsent[:sent]
             self.progress_s = time.monotonic()
-            rest = self._unsent[0][sent:]
-            if rest:
-                self._unsent[0] = rest
-            else:
-                self._unsent.popleft()
 
     def wanted_events(self) -> int:
         """Return the events to watch: input unless a request is waiting, and output if an answer is waiting."""
         reads = self.may_ask and not self.is_half_closed and not self.has_line
-        return (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if self._unsent else 0)
+        return (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if self.unsent else 0)
 
     @property
     def is_served(self) -> bool:
         """Whether the client has received the answers to all its requests."""
-        return not self.pending and not self._unsent
+        return not self.pending and not self.unsent
 
     def close(self) -> None:
         """Close the connection and abandon its requests."""
         self.pending.clear()
-        self._unsent.clear()
+        self.unsent.clear()
         with contextlib.suppress(OSError):  # not connected any more
             self.end.shutdown(socket.SHUT_RDWR)  # a forked child may hold a copy of the descriptor
         self.end.close()
@@ -464,7 +456,7 @@ class Clients:
         now_s = time.monotonic()
         for client in list(self._clients.values()):
             idle_s = now_s - client.progress_s
-            if client.unsent_bytes and idle_s > SLOW_S:
+            if client.unsent and idle_s > SLOW_S:
                 self._drop(client)
             elif client.is_served and idle_s > IDLE_S:
                 self._drop(client, Refusal("idle", f"no request in {IDLE_S:.0f} s"))
@@ -510,7 +502,7 @@ class Clients:
     def _answer(self, client: Connection, name: str, ident: str | int | None, reply: Any) -> None:
         try:
             line = answer_line(ident, _KINDS[name].result(reply.get(timeout=0)))
-            if len(line) + sum(each.unsent_bytes for each in self._clients.values()) > _MOST_UNSENT_BYTES:
+            if len(line) + sum(len(each.unsent) for each in self._clients.values()) > _MOST_UNSENT_BYTES:
                 line = error_line(Refusal("too-large", f"the answer has {len(line)} bytes; ask for fewer ranks", ident))
         except BaseException as error:
             line = error_line(refusal_of(error, ident))
