@@ -206,10 +206,8 @@ class LineStream:
             out.append(self._pass(rest, None))
         self._settle(out, None)
         cleared = self._commit_all(out, None) and self._is_cleared()
-        text = self._held or self._before
-        if cleared:
-            self._begin_line()
-        elif self.prompted and self.is_rewritten and text:
+        text = b"" if cleared else self._held or self._before
+        if self.prompted and self.is_rewritten and text:
             out += (self._again, self.prefix, text, b"\n")
         elif self.reserved or self.prompted:
             out.append(self._held + b"\n" if self._console else b"")
@@ -349,10 +347,7 @@ class LineStream:
     def _settle(self, out: list[bytes], now_ns: int | None) -> None:
         """Process the waiting bytes and pass on what is above the rows, because no movement of the cursor followed."""
         waiting, self._waiting, self._settle_ns, self._waits_since_ns = self._waiting, b"", None, None
-        if self._depth:
-            self._write(waiting, out, now_ns)
-        elif waiting:
-            out.append(self._pass(waiting, now_ns))
+        self._write(waiting, out, now_ns)
         self._commit_excess(out, now_ns)
 
     def _go(self, count: int) -> None:
@@ -372,10 +367,10 @@ class LineStream:
         self._entered, self._text, self._climbs = True, b"", count < 0
 
     def _write(self, text: bytes, out: list[bytes], now_ns: int | None) -> None:
-        """Write text to the rows, from that of the cursor on."""
+        """Write text to the rows, from that of the cursor on. Without rows, pass it on as lines."""
         while text:
             line, newline, rest = text.partition(b"\n")
-            if not self._depth:  # the rows have become lines
+            if not self._depth:  # there are no rows, or they have become lines
                 out.append(self._pass(text, now_ns))
                 return
             if line:
