@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
+from supervise._files import closing
 from supervise._process.files import clear_of_stdio
 from supervise.recording import record
 
@@ -42,36 +43,28 @@ def redirect(std: str, to_file: str) -> Iterator[None]:
     stream: TextIO | None = getattr(sys, std)
     own = _own_number(stream)
     numbers = {_NUMBERS[std]} | ({own} if own is not None else set())
-    file = clear_of_stdio(os.open(to_file, _FLAGS, 0o600))
-    try:
-        saved = {number: _save(number) for number in numbers}
-        for number in numbers:
-            if saved[number] is None:  # before ctypes is imported: libffi opens a file, which would get this number
-                os.dup2(file, number)
-        try:
+    with contextlib.ExitStack() as restored:
+        with closing(clear_of_stdio(os.open(to_file, _FLAGS, 0o600))) as file:
+            saved = {number: _save(number) for number in numbers}
+            for number, copy in saved.items():
+                restored.callback(_restore, number, copy)
+                if copy is None:  # before ctypes is imported: libffi opens a file, which would get this number
+                    os.dup2(file, number)
             _flush(std, stream)
-        except BaseException:
-            for number, copy in saved.items():
-                _restore(number, copy)
-            raise
-        for number in numbers:
-            os.dup2(file, number)
-    finally:
-        os.close(file)
-    replacement = None
-    if own is None and stream is not None:  # no descriptor: a notebook, a test
-        replacement = open(_NUMBERS[std], "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-        setattr(sys, std, replacement)
-    try:
-        yield
-    finally:
+            for number in numbers:
+                os.dup2(file, number)
+        replacement = None
+        if own is None and stream is not None:  # no descriptor: a notebook, a test
+            replacement = open(_NUMBERS[std], "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+            setattr(sys, std, replacement)
         try:
-            _flush(std, stream if replacement is None else replacement)
+            yield
         finally:
-            if replacement is not None and getattr(sys, std) is replacement:
-                setattr(sys, std, stream)
-            for number, copy in saved.items():
-                _restore(number, copy)
+            try:
+                _flush(std, stream if replacement is None else replacement)
+            finally:
+                if replacement is not None and getattr(sys, std) is replacement:
+                    setattr(sys, std, stream)
 
 
 def redirect_stdout(to_file: str) -> AbstractContextManager[None]:
