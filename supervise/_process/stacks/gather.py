@@ -105,15 +105,6 @@ _DEAD = frozenset("ZXx")
 _SUSPENDED = frozenset("Tt")
 
 
-class KernelView(NamedTuple):
-    """Reading of the threads of a process."""
-
-    threads: dict[int, ThreadStack]
-    """Tid to each thread, the main thread first."""
-    suspended: bool
-    """Whether a signal or a tracer has suspended the main thread."""
-
-
 class SignalState(NamedTuple):
     """State of one signal in a process. A set of tids has at most `MOST_THREADS` members."""
 
@@ -125,8 +116,8 @@ class SignalState(NamedTuple):
     """Number of threads that were read."""
 
 
-def kernel_view(pid: int) -> KernelView | None:
-    """Read the threads of a process; None if the process has exited. A zombie has exited."""
+def kernel_view(pid: int) -> dict[int, ThreadStack] | None:
+    """Return tid to each thread of a process, the main thread first; None if it has exited, as a zombie has."""
     threads: dict[int, ThreadStack] = {}
     for tid in _tids(pid):
         status = _status(pid, tid)
@@ -141,7 +132,7 @@ def kernel_view(pid: int) -> KernelView | None:
         wchan = _text(f"/proc/{pid}/task/{tid}/wchan").strip("\0\n ")
         call = name_of(_text(f"/proc/{pid}/task/{tid}/syscall"))
         threads[tid] = replace(thread, wchan="" if wchan == "0" else wchan, syscall=call)
-    return KernelView(threads, threads[pid].state in _SUSPENDED if pid in threads else False)
+    return threads
 
 
 def foreign_program(pid: int) -> str | None:
@@ -380,7 +371,8 @@ class Gather:
         """The present runs of py-spy."""
         self._too_slow = False
         """Whether a run exceeded its deadline. If so, the machine is busy, and no other run begins."""
-        self._kernel: dict[int, KernelView] = {}
+        self._kernel: dict[int, dict[int, ThreadStack]] = {}
+        """Rank to the result of `kernel_view`; empty if there was no time to read it."""
         self._foreign: dict[int, str] = {}
         """The ranks that seem to run no Python, and their programs."""
         self._notes: dict[int, list[str]] = {rank: [] for rank in pids}
@@ -411,9 +403,9 @@ class Gather:
     def found(self) -> dict[int, RankStacks]:
         """Return the stacks that have been read so far, by local rank. Callable from any thread."""
         found = dict(self._found)
-        for rank, view in list(self._kernel.items()):
+        for rank, threads in list(self._kernel.items()):
             if rank not in found:
-                found[rank] = self._stacks(rank, "kernel", with_states([], view.threads))
+                found[rank] = self._stacks(rank, "kernel", with_states([], threads))
         return dict(sorted(found.items()))
 
     def _stacks(
@@ -429,9 +421,9 @@ class Gather:
 
     def _read_kernel(self) -> None:
         for rank, pid in self._pids.items():
-            view = kernel_view(pid) if self._left_s(_KERNEL_S) > 0 else KernelView({}, suspended=False)
-            if view is not None:
-                self._kernel[rank] = view
+            threads = kernel_view(pid) if self._left_s(_KERNEL_S) > 0 else {}
+            if threads is not None:
+                self._kernel[rank] = threads
 
     def _find_foreign(self) -> None:
         for rank in self._kernel:
@@ -472,7 +464,7 @@ class Gather:
             if isinstance(found, str):
                 self._notes[rank].append(found)
             else:
-                self._found[rank] = self._stacks(rank, "py-spy", with_states(found, self._kernel[rank].threads))
+                self._found[rank] = self._stacks(rank, "py-spy", with_states(found, self._kernel[rank]))
 
     def _run_once(self, program: str, pid: int) -> list[ThreadStack] | str:
         """Return the Python threads of a process, the main thread first; if there are none, the reason."""
@@ -513,10 +505,10 @@ class Gather:
         dumps: dict[int, Dump] = {}
         answers: dict[int, queue.SimpleQueue[str | None]] = {}
         try:
-            for rank, view in self._kernel.items():
+            for rank in self._kernel:
                 if rank in self._found:
                     continue
-                found = self._prepared(rank, view) if self._left_s(_DUMPS_S) > 0 else "there was no time left"
+                found = self._prepared(rank) if self._left_s(_DUMPS_S) > 0 else "there was no time left"
                 if isinstance(found, str):
                     self._notes[rank].append(f"faulthandler: {found}")
                 else:
@@ -528,10 +520,12 @@ class Gather:
             for dump in dumps.values():
                 dump.close()
 
-    def _prepared(self, rank: int, view: KernelView) -> Dump | str:
-        if view.suspended:
+    def _prepared(self, rank: int) -> Dump | str:
+        pid = self._pids[rank]
+        main = self._kernel[rank].get(pid)
+        if main is not None and main.state in _SUSPENDED:
             return "the process is suspended"
-        dump = Dump.find(self._pids[rank])
+        dump = Dump.find(pid)
         if isinstance(dump, str):
             return dump
         reason = dump.prepare()
@@ -567,7 +561,7 @@ class Gather:
     def _take(self, rank: int, dump: Dump) -> None:
         threads = dump.read()
         if any(thread.frames for thread in threads):
-            joined = with_states(threads, self._kernel[rank].threads)
+            joined = with_states(threads, self._kernel[rank])
             self._found[rank] = self._stacks(rank, "faulthandler", joined)
         elif kernel_view(dump.pid) is None:  # it has exited meanwhile
             del self._kernel[rank]
