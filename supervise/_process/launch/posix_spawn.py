@@ -121,7 +121,7 @@ def spawn(
     program = argv[0]
     env = _coded(env)
     try:
-        path = program if "/" in program else _found(program, env, cwd, found)
+        path = program if "/" in program else _found(program, env, cwd, {} if found is None else found)
         replaced = _replaced() if not listen else ""
         if replaced == "subprocess" or (replaced and cwd is not None):
             return _by_subprocess(path, argv, env, stdio, fds, cwd=cwd, session=session), UNARMED
@@ -161,14 +161,11 @@ def spawn(
     return pid, UNARMED
 
 
-def _found(program: str, env: Mapping[bytes, bytes], cwd: str | None, found: FoundPrograms | None) -> str:
+def _found(program: str, env: Mapping[bytes, bytes], cwd: str | None, found: FoundPrograms) -> str:
     key = program, env.get(b"PATH"), cwd
-    path = found.get(key) if found is not None else None
-    if path is None:
-        path = find(program, env, cwd)
-        if found is not None:
-            found[key] = path
-    return path
+    if key not in found:
+        found[key] = find(program, env, cwd)
+    return found[key]
 
 
 def _replaced() -> Literal["subprocess", "posix_spawn", ""]:
