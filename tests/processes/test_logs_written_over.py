@@ -125,7 +125,7 @@ def check(nprocs, *, each, shown, later=0):
     if shown:
         seen.append(shown)
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        needed = nprocs * each + min(seen) // 2 * 2 + limits._open_now() + limits._SPARE
+        needed = nprocs * each + min(seen) // 2 * 2 + len(os.listdir("/proc/self/fd")) + limits._SPARE
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed - len(seen) % 2, hard))
     return real(nprocs, each=each, shown=shown, later=later)
 limits.check_open_files = check

@@ -22,7 +22,7 @@ import pytest
 import supervise
 from supervise import DefaultLogsSpecs, LogsDest, LogsSpecs, Start, Std, Supervisor, Wait
 from supervise._files import make_ready, open_to_append
-from supervise._process.launch.program import append_to
+from supervise._process.launch.program import Streams
 from supervise.cli.run.directory import EventFile
 from tests.cli.command import Command
 from tests.patience import PATIENCE_S
@@ -184,7 +184,7 @@ def test_a_link_that_is_planted_after_the_files_were_made_is_not_written_through
     log.unlink()
     log.symlink_to(tmp_path / "victim")
     with pytest.raises(OSError, match="symbolic link"):
-        append_to(str(log))
+        Streams(str(log)).open()
     assert (tmp_path / "victim").read_text() == "precious"
 
 

@@ -160,7 +160,7 @@ def check_open_files(nprocs: int, *, each: int, shown: int, later: int = 0) -> i
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     except OSError:  # a sandbox refuses prlimit64
         soft = hard = resource.RLIM_INFINITY
-    needed = nprocs * each + _READ * shown + _open_now() + _SPARE
+    needed = nprocs * each + _READ * shown + len(os.listdir("/proc/self/fd")) + _SPARE
     most = sys.maxsize if soft == resource.RLIM_INFINITY else soft
     if needed > most:
         raised = hard == resource.RLIM_INFINITY or needed <= hard
@@ -214,10 +214,6 @@ def _check_arguments(rank: int, argv: Sequence[str], env: Mapping[str, str]) -> 
     else:
         return
     raise SpecError(f"rank {rank}: argument list too long (E2BIG): {why}; put the value into a file")
-
-
-def _open_now() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def _make_room(files: int) -> None:

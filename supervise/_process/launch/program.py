@@ -71,11 +71,6 @@ def _open(path: str, stream: object, number: int) -> int | None:
             stream = None
         if stream is not None:
             return None
-    return append_to(path)
-
-
-def append_to(path: str) -> int:
-    """Open `path` for a worker's output. A new file is private to the user."""
     fd = clear_of_stdio(open_to_append(path))
     tell_reader(path, fd)
     return fd
