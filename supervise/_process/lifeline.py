@@ -149,8 +149,7 @@ class Lifeline:
         with _lock:
             read, write, self._read, self._write = self._read, self._write, -1, -1
             if write in _write_ends:  # otherwise this is a forked child, which has closed this end
-                _write_ends.discard(write)
-                os.close(write)
+                close_private(write)
                 os.close(read)
 
 

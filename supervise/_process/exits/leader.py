@@ -342,11 +342,10 @@ class Process:
 
         If this needed a scan of /proc, the handle keeps the members that it found; see `holds_members`.
         """
-        known = self._notice.fd >= 0
-        if self._gone_at_once or (known and not platform.GROUP_BY_PIDFD):
-            return self._group_has_members()
-        if not known:
+        if self._notice.fd < 0 and not self._gone_at_once:
             return False
+        if self._gone_at_once or not platform.GROUP_BY_PIDFD:
+            return self._group_has_members()
         try:
             signal.pidfd_send_signal(self._notice.fd, 0, None, platform.PIDFD_SIGNAL_PROCESS_GROUP)
         except OSError as error:
