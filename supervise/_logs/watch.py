@@ -182,27 +182,24 @@ class InotifyWatch(Watch):
         self.changed = changed
 
 
-class PollingWatch(Watch):
+class PollingWatch(OwnedFd, Watch):
     """A watch without inotify. It compares the size and the modification time of the file every `POLL_MS`."""
 
     def __init__(self, path: str, changed: Callable[[], None]) -> None:
         """Open the file; only the hub calls this."""
+        # O_NONBLOCK: the file may be a pipe now
+        super().__init__(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         self.changed = changed
-        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK: the file may be a pipe now
         self._seen = self._look()
 
     def _look(self) -> tuple[int, int]:
-        info = os.fstat(self._fd)
+        info = os.fstat(self.fd)
         return info.st_size, info.st_mtime_ns
 
     def has_changed(self) -> bool:
         """Return whether the file has changed since the last call."""
         before, self._seen = self._seen, self._look()
         return before != self._seen
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._fd)
 
 
 class _Hub:
