@@ -114,7 +114,9 @@ def forked(settings: Settings) -> NoReturn:
         _become_main_thread()
         _settle_in(settings)
         _forget_exit_functions()
-        code = _process(settings).live()
+        from supervise._process.launch.multiprocessing import Worker
+
+        code = Worker(settings).live()
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -226,6 +228,7 @@ def _worker(settings: Settings, file: BinaryIO) -> Worker:
     from multiprocessing import spawn
 
     from supervise._process.launch import bootstrap_call
+    from supervise._process.launch.multiprocessing import Worker
 
     try:
         with file:
@@ -236,11 +239,4 @@ def _worker(settings: Settings, file: BinaryIO) -> Worker:
         if bootstrap_call.told(settings, error):
             raise SystemExit(1) from None
         raise
-    return _process(settings)
-
-
-def _process(settings: Settings) -> Worker:
-    """Return multiprocessing's process object for this worker."""
-    from supervise._process.launch.multiprocessing import Worker
-
     return Worker(settings)
