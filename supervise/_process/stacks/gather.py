@@ -125,14 +125,15 @@ def kernel_view(pid: int) -> dict[int, ThreadStack] | None:
         if tid == pid and (not state or state in _DEAD):
             return None
         if state:
-            threads[tid] = ThreadStack(name=status.get("Name", ""), tid=tid, state=state)
-    if not threads:
-        return None
-    for tid, thread in threads.items():
-        wchan = _text(f"/proc/{pid}/task/{tid}/wchan").strip("\0\n ")
-        call = name_of(_text(f"/proc/{pid}/task/{tid}/syscall"))
-        threads[tid] = replace(thread, wchan="" if wchan == "0" else wchan, syscall=call)
-    return threads
+            wchan = _text(f"/proc/{pid}/task/{tid}/wchan").strip("\0\n ")
+            threads[tid] = ThreadStack(
+                name=status.get("Name", ""),
+                tid=tid,
+                state=state,
+                wchan="" if wchan == "0" else wchan,
+                syscall=name_of(_text(f"/proc/{pid}/task/{tid}/syscall")),
+            )
+    return threads or None
 
 
 def foreign_program(pid: int) -> str | None:
