@@ -46,7 +46,7 @@ _NO_ROOM = "no space was left on its disk, in the quota, or within the limit of 
 
 
 class _ErrorFile(NamedTuple):
-    """The content of an existing error file, or why it could not be read."""
+    """The content of an error file, or why it could not be read. Without a file, only the time of the failure."""
 
     mtime_ns: int
     data: dict[str, Any] | None = None
@@ -194,23 +194,17 @@ class ProcessFailure:
         found = _read_error_file(self.error_file) if self.error_file else None
         if found is None:
             self.error_file = _NOT_AVAILABLE
-            self.timestamp_ns = time.time_ns() if timestamp_ns is None else timestamp_ns
-        else:
-            self.timestamp_ns = found.mtime_ns
-        if found is None or found.data is None:
-            self.error_file_data = {"message": "<NONE>"}
-            self.message = ""
-            self.timestamp = self.timestamp_ns // _NS_PER_S
-        else:
-            self.error_file_data = found.data
-            self.message = found.message
-            self.timestamp = found.timestamp
+            found = _ErrorFile(time.time_ns() if timestamp_ns is None else timestamp_ns)
+        self.timestamp_ns = found.mtime_ns
+        self.timestamp = found.mtime_ns // _NS_PER_S if found.data is None else found.timestamp
+        self.error_file_data = {"message": "<NONE>"} if found.data is None else found.data
+        self.message = found.message
         if self.message:
             return
         if self.exitcode >= 0:
             self.error_file_data["errorTraits"] = {"category": "system_terminated_error", "retryability": "False"}
         self.message = message or self._signal_text() or _NO_TRACEBACK
-        if found is not None and found.problem:
+        if found.problem:
             done = "written" if found.problem is _NO_ROOM else "read"
             torn = f"error file {self.error_file} could not be {done}: {found.problem}"
             known = self._signal_text() or f"exit code {self.exitcode}"
