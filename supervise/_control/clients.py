@@ -351,17 +351,14 @@ class Clients:
         """Take over the socket of a new client, or refuse it with a reason."""
         _, uid = peer(end)
         client = Connection(end)
-        refusal = None
         if uid not in (0, os.geteuid()):
-            refusal = Refusal("refused", f"this run belongs to user {os.geteuid()}, and you are user {uid}")
+            self._drop(client, Refusal("refused", f"this run belongs to user {os.geteuid()}, and you are user {uid}"))
         elif len(self._clients) >= MOST_CLIENTS and not self._make_room():
-            refusal = Refusal("too-many", f"{MOST_CLIENTS} clients wait for answers already; try again later")
-        if refusal is not None:
-            self._drop(client, refusal)
-            return
-        self._loop.watch(end.fileno(), partial(self._serve, client))
-        self._clients[end.fileno()] = client
-        self._look = self._look or self._loop.call_later(_LOOK_S, self._look_at_clients)
+            self._drop(client, Refusal("too-many", f"{MOST_CLIENTS} clients wait for answers already; try again later"))
+        else:
+            self._loop.watch(end.fileno(), partial(self._serve, client))
+            self._clients[end.fileno()] = client
+            self._look = self._look or self._loop.call_later(_LOOK_S, self._look_at_clients)
 
     def _make_room(self) -> bool:
         """Drop the client that has been idle for the longest time; return whether there was an idle one."""
