@@ -49,6 +49,7 @@ _PYTHON = re.compile("py", re.IGNORECASE)
 _HELPERS = ("from multiprocessing.", "import sys; from multiprocessing.")
 """Beginning of the code with which multiprocessing starts its resource tracker and fork server."""
 _FREEZE = "freeze_support"
+_WAYS = "give one to multiprocessing.set_executable(), or use start_method='fork'"
 
 
 def is_frozen() -> bool:
@@ -83,19 +84,13 @@ def check(start_method: str | None) -> None:
 def _check_python(start_method: str) -> None:
     path = executable()
     if not path:
-        raise SpecError(
-            f"start_method {start_method!r} needs a Python to start, and sys.executable is empty; {_ways()}"
-        )
+        raise SpecError(f"start_method {start_method!r} needs a Python to start, and sys.executable is empty; {_WAYS}")
     real = os.path.realpath(path)
     if not _PYTHON.search(os.path.basename(real)) and real == os.path.realpath("/proc/self/exe"):
         raise SpecError(
             f"start_method {start_method!r} needs a Python to start, and sys.executable is this program, {path},"
-            f" in which Python is embedded; {_ways()}"
+            f" in which Python is embedded; {_WAYS}"
         )
-
-
-def _ways() -> str:
-    return "give one to multiprocessing.set_executable(), or use start_method='fork'"
 
 
 def _check_frozen(start_method: str | None) -> None:
