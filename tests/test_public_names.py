@@ -24,6 +24,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 WORDS = {
     "_blame",
     "_files",
+    "_lazy",
     "_record",
     "_platform",
     "_printable",

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from supervise._lazy import names
 
 if importlib.util.find_spec("torch") is None:
     missing = "supervise.agent needs PyTorch, which is not installed: pip install torch"
@@ -22,14 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SupervisedElasticAgent", "launch"]
 
-_HOMES = {"SupervisedElasticAgent": "elastic_agent", "launch": "launcher"}
+_HOMES = {"SupervisedElasticAgent": "agent.elastic_agent", "launch": "agent.launcher"}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"supervise.agent.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+if not TYPE_CHECKING:  # for a type checker, only the names above exist
+    __getattr__, __dir__ = names(__name__, globals(), _HOMES)

@@ -6,7 +6,7 @@ imports torch, and each name is loaded at its first use.
 
 from __future__ import annotations
 
-from supervise.elastic._lazy import names
+from supervise._lazy import names
 
 TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervise.elastic._lazy import names
+from supervise._lazy import names
 
 TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:

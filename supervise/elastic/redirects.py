@@ -1,7 +1,7 @@
 """The names of ``torch.distributed.elastic.multiprocessing.redirects``."""
 
+from supervise._lazy import names
 from supervise._torch.redirects import IS_MACOS, IS_WINDOWS, get_libc, redirect, redirect_stderr, redirect_stdout
-from supervise.elastic._lazy import names
 
 __all__ = ["IS_MACOS", "IS_WINDOWS", "get_libc", "redirect", "redirect_stderr", "redirect_stdout"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from supervise.elastic._lazy import names
+from supervise._lazy import names
 
 if TYPE_CHECKING:
     from logging import Logger

@@ -1,6 +1,6 @@
 """The names of ``torch.distributed.elastic.multiprocessing.errors.error_handler``."""
 
-from supervise.elastic._lazy import names
+from supervise._lazy import names
 from supervise.recording import ErrorHandler
 
 __all__ = ["ErrorHandler"]
