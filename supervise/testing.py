@@ -243,14 +243,10 @@ class FakeLauncher:
     def launch(self) -> Launched:
         """Launch, or return a pending launch if held. The Supervisor's Worker calls it."""
         try:
-            if not self._held:
-                return self._begin()
             with self._lock:
-                read, gate = os.pipe()
-                if self._held:
-                    self._gate = gate
-                else:  # another thread has released the launch meanwhile
-                    os.close(gate)
+                if not self._held:
+                    return self._begin()
+                read, self._gate = os.pipe()
             return _Promise(status=ServerStatus(read), launcher=self)
         finally:
             self.asked.set()
