@@ -7,13 +7,13 @@ import contextlib
 import contextvars
 import fcntl
 import functools
-import os
 import pkgutil
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from supervise._files import closing
 from supervise.pytest_plugin import _coverage, _gather, _mark, _rank, _verdict
 from supervise.pytest_plugin._gather import Folder, Plan
 from supervise.pytest_plugin._mark import MarkError
@@ -259,15 +259,11 @@ def _run(item: pytest.Item, settings: _mark.Settings) -> None:
         shared_base = base.parent if hasattr(item.config, "workerinput") else base  # all xdist workers share it
         budget = _mark.budget(item.config)
         debugged = _rank.chosen(item.config, world_size, settings.start_method)
-        terminal = None if debugged is None else _rank.opened(debugged)
-        try:
-            with slots(shared_base / _SLOTS, budget, world_size):
-                folder = Folder(factory.mktemp(f"{item.name[:30]}-ranks".replace("/", "-").replace("[", "-")))
-                folder.make(world_size)
-                _conduct(item, _gang(item, settings, folder, debugged, terminal))
-        finally:
-            if terminal is not None:
-                os.close(terminal)
+        opened = contextlib.nullcontext() if debugged is None else closing(_rank.opened(debugged))
+        with opened as terminal, slots(shared_base / _SLOTS, budget, world_size):
+            folder = Folder(factory.mktemp(f"{item.name[:30]}-ranks".replace("/", "-").replace("[", "-")))
+            folder.make(world_size)
+            _conduct(item, _gang(item, settings, folder, debugged, terminal))
     except _mark.MarkError as error:
         item.stash[_VERDICT] = _verdict.Verdict(outcome="failed", longrepr=str(error))
         raise RanksError(str(error)) from None
