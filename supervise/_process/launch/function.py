@@ -414,7 +414,8 @@ class FunctionLauncher:
         Raises:
             OSError: The process could not be started; none is left.
         """
-        start = self._spawn if self.method == "spawn" else self._ask_server
+        assert self.pickled is not None  # noqa: S101 - a launcher launches once
+        start = partial(self._spawn if self.method == "spawn" else self._ask_server, self.pickled)
         launched = program.with_channel(self.how, OutcomeFile(holds=self.how.holds), start)
         self.pickled = None
         return launched
@@ -430,11 +431,10 @@ class FunctionLauncher:
             **more,
         )
 
-    def _spawn(self, outcome: OutcomeFile, read_end: int) -> program.Launched:
+    def _spawn(self, pickled: Pickled, outcome: OutcomeFile, read_end: int) -> program.Launched:
         from multiprocessing import resource_tracker
 
-        assert self.pickled is not None  # noqa: S101 - a launcher launches once
-        users = self.pickled.fds
+        users = pickled.fds
         copies: list[int] = []
 
         def clear(fd: int) -> int:  # sockets take the low numbers
@@ -451,13 +451,13 @@ class FunctionLauncher:
             hold = outcome.hold.rank_end and clear(outcome.hold.rank_end) if outcome.hold is not None else None
             channel = clear(outcome.fd)
             settings = self._settings(outcome, line=read_end, channel=channel, hold=hold, tracker=tracker, fds=users)
-            copies.append(payload := clear_of_stdio(self.pickled.payload(settings), self.how.least))
+            copies.append(payload := clear_of_stdio(pickled.payload(settings), self.how.least))
             fds = {payload, channel, *users, *(fd for fd in (hold, tracker) if fd is not None)}
             if not is_frozen():
                 command = _command(payload)
             else:
                 arrival = bootstrap.Arrival(payload, execs=True)
-                begin = clear_of_stdio(file_of("supervise-arguments", self.pickled.beginning(arrival)), self.how.least)
+                begin = clear_of_stdio(file_of("supervise-arguments", pickled.beginning(arrival)), self.how.least)
                 copies.append(begin)
                 fds.add(begin)
                 # The command line for `multiprocessing.freeze_support`
@@ -466,12 +466,11 @@ class FunctionLauncher:
         finally:
             close(*copies)
 
-    def _ask_server(self, outcome: OutcomeFile, read_end: int) -> program.Launched:
-        assert self.pickled is not None  # noqa: S101 - a launcher launches once
+    def _ask_server(self, pickled: Pickled, outcome: OutcomeFile, read_end: int) -> program.Launched:
         payload = None
         out, err = self.how.streams.open()
         try:
-            users = list(self.pickled.fds)
+            users = list(pickled.fds)
             held = () if outcome.hold is None or outcome.hold.rank_end is None else (outcome.hold.rank_end,)
             settings = self._settings(
                 outcome,
@@ -482,9 +481,9 @@ class FunctionLauncher:
                 env=dict(self.how.env),
                 cwd=os.path.abspath(self.how.cwd or "."),
             )
-            payload = self.pickled.payload(settings)
+            payload = pickled.payload(settings)
             fds = [*users, read_end, outcome.fd, 1 if out is None else out, 2 if err is None else err, *held, payload]
-            status = request(fds, self.pickled.beginning(bootstrap.Arrival(len(fds) - 1, execs=False)))
+            status = request(fds, pickled.beginning(bootstrap.Arrival(len(fds) - 1, execs=False)))
             return program.Launched(status=status)
         finally:
             close(out, err, payload)
