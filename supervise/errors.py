@@ -269,7 +269,12 @@ class ChildFailedError(_Portable):
         super().__init__(self.format_msg())
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
-        """Return the rank and the failure with the smallest `timestamp`; on a tie, the first key."""
+        """Return the root cause of the failures of a `RunProcsResult`: rank and failure.
+
+        Of other failures, return the one with the smallest `timestamp`; on a tie, that of the first key.
+        """
+        if getattr(self.failures, "by_blame", False):
+            return next(iter(self.failures.items()))
         return min(self.failures.items(), key=lambda item: item[1].timestamp)
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:

@@ -135,11 +135,17 @@ class EventLog:
         return None
 
 
+_LONGEST_LINE = 1000
+"""The most characters of a line on stderr: with up to 4 bytes each, a pipe that polls as writable has room for it."""
+
+
 def say_at_last(text: str, level: int) -> None:
     """Show one line on stderr through `logging.lastResort`, which an application may replace or remove.
 
-    If stderr would block, the line is dropped: no thread of a gang may block.
+    A long line is cut. If stderr would block, the line is dropped: no thread of a gang may block.
     """
+    if len(text) > _LONGEST_LINE:
+        text = f"{text[: _LONGEST_LINE - 4]} ..."
     handler = logging.lastResort
     if handler is None or not log.isEnabledFor(level) or not _takes_a_line(sys.stderr):
         return

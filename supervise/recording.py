@@ -174,10 +174,10 @@ def get_error_handler() -> ErrorHandler:
 def record(fn: Callable[_P, _R], error_handler: ErrorHandler | None = None) -> Callable[_P, _R | None]:
     """Wrap `fn` so that an exception that leaves it is written to the error file.
 
-    Use it once per process, on the main function. ``SystemExit(0)`` becomes a return of None; other exits, and
-    exceptions that are not an `Exception`, pass without a record, and so do exceptions in processes that `fn` forks.
-    For a `ChildFailedError`, also that of PyTorch, the error file of its first failure is copied to this process's
-    error file.
+    Use it once per process, on the main function, which may be an ``async def``. ``SystemExit(0)`` becomes a return of
+    None; other exits, and exceptions that are not an `Exception`, pass without a record, and so do exceptions in
+    processes that `fn` forks. For a `ChildFailedError`, also that of PyTorch, the error file of its first failure is
+    copied to this process's error file.
 
     Args:
         fn: The main function.
@@ -189,20 +189,37 @@ def record(fn: Callable[_P, _R], error_handler: ErrorHandler | None = None) -> C
 
     @functools.wraps(fn)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
-        handler.initialize()
-        pid = os.getpid()
-        try:
+        with _Recording(handler):
             return fn(*args, **kwargs)
-        except SystemExit as e:
-            if e.code == 0:
-                return None
-            raise
-        except Exception as e:
-            if os.getpid() == pid:  # otherwise `fn` has forked, and the file is that of the parent
-                _record(handler, e)
-            raise
+        return None
 
-    return wrapper
+    @functools.wraps(fn)
+    async def asynchronous(*args: _P.args, **kwargs: _P.kwargs) -> Any:
+        with _Recording(handler):
+            return await fn(*args, **kwargs)  # type: ignore[misc]
+
+    code = getattr(fn, "__code__", None)
+    is_asynchronous = code is not None and code.co_flags & _CO_COROUTINE  # `inspect` would take long to import
+    return asynchronous if is_asynchronous else wrapper  # type: ignore[return-value]
+
+
+_CO_COROUTINE = 0x80
+
+
+class _Recording:
+    """The context of a main function: records the exception that leaves it, and ends ``SystemExit(0)``."""
+
+    def __init__(self, handler: ErrorHandler) -> None:
+        self._handler = handler
+        self._pid = os.getpid()
+
+    def __enter__(self) -> None:
+        self._handler.initialize()
+
+    def __exit__(self, _kind: object, e: BaseException | None, _traceback: object) -> bool:
+        if isinstance(e, Exception) and os.getpid() == self._pid:  # otherwise the function has forked: not its file
+            _record(self._handler, e)
+        return isinstance(e, SystemExit) and e.code == 0
 
 
 def _record(handler: ErrorHandler, e: Exception) -> None:

@@ -309,6 +309,12 @@ class RankRestart:
     """Whether this end caused the restart, and the restart counts toward the limit."""
 
 
+class Causes(dict[int, ProcessFailure]):
+    """Rank to failure, the root cause first. The times of two failures may be in another order."""
+
+    by_blame = True
+
+
 @record(kw_only=False, frozen=False)
 class RunProcsResult:
     """The result of a gang. Every mapping is keyed by local rank.

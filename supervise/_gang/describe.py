@@ -16,7 +16,7 @@ from supervise._record import NamedTuple
 from supervise.errors import SpawnError, failure_text, rank_cause
 from supervise.events import Event, EventLog, say_at_last
 from supervise.recording import text_of
-from supervise.result import FAULTS, LINGERED, ProcessFailure, RankEnd, Role, RunProcsResult, lost_with
+from supervise.result import FAULTS, LINGERED, Causes, ProcessFailure, RankEnd, Role, RunProcsResult, lost_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -174,6 +174,8 @@ def build_result(gang: Gang, verdict: steps.Verdict, attempt: Attempt, values: M
         stdouts=dict(attempt.dest.stdouts), stderrs=dict(attempt.dest.stderrs), outcome=verdict.outcome
     )
     stopped = verdict.outcome != "failed"
+    if not stopped:
+        result.failures = Causes()
     if not verdict.blamed:
         result.return_values = {rank: values.get(rank) for rank in range(attempt.nprocs)}
     elif stopped:

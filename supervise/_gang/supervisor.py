@@ -15,7 +15,7 @@ from supervise._gang.asks import ActorDown, GangShell, MemberStopRequested, as_s
 from supervise._gang.worker import SuspendedAsAsked
 from supervise._runtime.actor import LoopRef
 from supervise._runtime.future import Reply
-from supervise._settings import GRACE_S, Containment, KillMode, Strategy
+from supervise._settings import GRACE_S, Containment, KillMode, Strategy, shown
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
@@ -344,9 +344,11 @@ class Supervisor(GangShell):
         """Signal those ranks in `ranks` (None: all) that run; answer with the ranks reached. See `Signal`.
 
         Raises:
-            SpecError: A rank is not in this gang, or `sig` is not a signal. No rank was signaled.
+            SpecError: A rank is not in this gang, `sig` is not a signal, or `group` is not a bool. No rank got it.
         """
         sig = as_signal("sig", sig)
+        if not isinstance(group, bool):
+            raise SpecError(f"group is {shown(group)}; give True for the process group of each rank, or False")
         wanted = checked_ranks(ranks, self._runner.gang.nprocs)
         self._raise_crash()  # because the Workers may have left
         reached = wanted & self._runner.gang.running

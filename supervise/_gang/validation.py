@@ -458,7 +458,9 @@ def _environment(rank: int, env: object) -> dict[str, str]:
 
 def _variable(rank: int, key: str, value: object) -> str:
     """Return the value of a variable as text. An error shows only the type of the value, because it may be a secret."""
-    if isinstance(value, (str, int, float)):
+    if isinstance(value, str):
+        return str.__str__(value)  # the text of an enumeration's member, and not its name
+    if isinstance(value, (int, float)):
         return str(value)
     if isinstance(value, os.PathLike):
         return os.fsdecode(value)

@@ -28,7 +28,7 @@ from supervise.errors import SpawnError, SpecError, SuperviseError, SupervisorCr
 from supervise.events import Event, EventLog, log
 from supervise.messages import GangFinished, GangRestarting, GangStatus, Phase, RankState, RankStatus, WorkerExited
 from supervise.recording import repr_of, text_of
-from supervise.result import LOST_SINCE, Outcome, ProcessFailure, RankEnd, RankRestart, Role, RunProcsResult
+from supervise.result import LOST_SINCE, Causes, Outcome, ProcessFailure, RankEnd, RankRestart, Role, RunProcsResult
 
 if TYPE_CHECKING:
     import signal
@@ -610,6 +610,8 @@ class HostsSupervisor(GangShell):
         host's own order. Clocks of different hosts are not compared.
         """
         merged = RunProcsResult(outcome=self._outcome(), cause_order="receipt")
+        if merged.outcome == "failed":
+            merged.failures = Causes()
         causes = self._gang.causes
         numbers = range(len(self._gang.hosts))  # there are none before the first attempt
         order = [*causes, *(number for number in numbers if number not in causes)]

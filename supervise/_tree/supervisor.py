@@ -195,8 +195,10 @@ _OF_TREES = (SuperviseError, RestartLimitExceeded, SupervisorCrashed)
 def _reasons(error: BaseException) -> Iterator[str]:
     """Yield the text of a tree's error, and then its causes: below errors of trees, the first other one."""
     yield text_of(error)
-    while type(error) in _OF_TREES and error.__cause__ is not None:
+    seen = {id(error)}  # a child may raise an error from itself
+    while type(error) in _OF_TREES and error.__cause__ is not None and id(error.__cause__) not in seen:
         error = error.__cause__
+        seen.add(id(error))
         yield _first_line(error)
 
 

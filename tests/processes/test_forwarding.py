@@ -32,6 +32,8 @@ def test_g7_a_signal_is_passed_on_to_all_or_some_ranks_without_closing(tmp_path,
         assert (status.phase, status.running) == ("running", {0, 1, 2})
         with pytest.raises(SpecError, match="7"):
             gang.ask(Signal(sig=SIGUSR1, ranks=frozenset({7})))
+        with pytest.raises(SpecError, match="group is 'no'; give True"):
+            gang.ask(Signal(sig=SIGUSR1, group="no"))
         gang.close()
 
 

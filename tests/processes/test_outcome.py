@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import select
 import signal
 import sys
@@ -9,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from supervise import DefaultLogsSpecs, Start, Subscribe, Supervisor, Wait, WorkerExited
+from supervise import (
+    ChildFailedError,
+    DefaultLogsSpecs,
+    ProcessFailure,
+    Start,
+    Subscribe,
+    Supervisor,
+    Wait,
+    WorkerExited,
+)
 from supervise.testing import Recorder
 from tests.kernels import HAS_PIDFD
 from tests.patience import PATIENCE_S
@@ -219,6 +229,29 @@ def test_o4_the_moment_of_an_exception_counts_and_not_when_its_record_was_writte
     assert list(result.failures) == [1, 0]
 
 
+ASYNCHRONOUS = """
+import asyncio
+sys.path.insert(0, os.environ["HOST_PATH"])
+from supervise.recording import record
+
+@record
+async def main(error):
+    await asyncio.sleep(0)
+    raise error
+
+assert asyncio.run(main(SystemExit(0))) is None
+asyncio.run(main(ValueError("in a coroutine")))
+"""
+
+
+def test_what_leaves_a_recorded_coroutine_is_recorded(tmp_path):
+    """Its function only makes it."""
+    with faulty(tmp_path, "binary", [ASYNCHRONOUS], envs={0: WITH_US[0]}) as gang:
+        failure = gang.wait().failures[0]
+    assert failure.exitcode == 1
+    assert failure.message["message"] == "ValueError: in a coroutine"
+
+
 class Barrier:
     """An event sink that holds the gang's thread at the first death until the other ranks are dead too, in order."""
 
@@ -277,6 +310,17 @@ def test_o5_exceptions_count_from_when_they_were_recorded(tmp_path, kind):
     assert (list(result.failures), result.root_cause) == ([2, 0, 1], 2)
     if HAS_PIDFD:  # threads that wait may tell of what ends in the same moment in any order
         assert [e.local_rank for e in sorted(result.ends.values(), key=lambda e: e.ended_ns)] == [0, 1, 2]
+
+
+def test_the_error_of_the_children_names_the_root_cause_of_the_result(tmp_path):
+    """The blame decides, and not the second in which a failure was noticed; without a result, the second."""
+    with faulty(tmp_path, "fork", ["os._exit(7)", BLOCK]) as gang:
+        result = gang.wait()
+    late = ProcessFailure.of(1, 1, 1, "", message="my peer is gone", timestamp_ns=0)
+    result.failures[1] = late
+    for failures in (result.failures, pickle.loads(pickle.dumps(result)).failures):
+        assert ChildFailedError("job", failures).get_first_failure()[0] == 0
+        assert ChildFailedError("job", dict(failures)).get_first_failure() == (1, late)
 
 
 @each_kind

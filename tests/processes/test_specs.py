@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -150,9 +151,15 @@ def test_a_rank_that_does_not_exist_cannot_be_shown(no_launch, tmp_path):
     refused(tmp_path, match, logs_specs=DefaultLogsSpecs(str(tmp_path), local_ranks_filter={0, 7}))
 
 
+class Text(str, Enum):  # noqa: UP042 - StrEnum has another `__str__`
+    """A member is a text, as for `subprocess`."""
+
+    E = "e"
+
+
 def test_texts_numbers_and_paths_are_values_of_variables(tmp_path):
     """As a program sees them; the mapping that was given is also told where the error file is."""
-    envs = {0: {"A": 1, "B": 1.5, "C": True, "D": Path("/x"), "E": "e"}}
+    envs = {0: {"A": 1, "B": 1.5, "C": True, "D": Path("/x"), "E": Text.E}}
     logs = DefaultLogsSpecs(str(tmp_path), redirects=Std.OUT)
     script = ("-c", "echo $A $B $C $D $E")
     with start_processes("fine", "/bin/sh", {0: script}, envs, logs, cwd=tmp_path) as context:

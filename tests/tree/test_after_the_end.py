@@ -1,7 +1,9 @@
 """What a tree that has ended replies, and what it shows if nobody waits for it."""
 
 import asyncio
+import fcntl
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -243,6 +245,38 @@ def test_a_start_that_fails_unheard_is_one_line():
 def test_the_line_of_a_tree_above_trees_leads_to_the_first_failure():
     *_, last = shown("end(tree(sub))")
     assert last == f"supervise: tree failed: app: child 'sub' could not be started: SuperviseError: sub: {WHY}"
+
+
+def test_an_error_that_is_its_own_cause_is_told_once():
+    """The tree follows the causes of its own errors only, and a child may raise such an error."""
+    lines = shown("""
+def lost():
+    error = SuperviseError("lost the gang")
+    raise error from error
+end(tree(ChildSpec(id="db", start=lost)))
+""")
+    assert lines == ["supervise: tree failed: app: child 'db' could not be started: SuperviseError: lost the gang"]
+
+
+def test_the_line_of_a_long_error_does_not_wait_for_the_reader_of_stderr():
+    """The pipe is almost full, and is read only after the end."""
+    read, write = os.pipe()
+    size = fcntl.fcntl(write, fcntl.F_GETPIPE_SZ)
+    os.write(write, b"-" * (size - 4096))
+    rest = """
+def refuse():
+    raise ValueError("y" * 100_000)
+end(tree(ChildSpec(id="db", start=refuse)))
+print("ended")
+"""
+    words = [sys.executable, "-c", PROGRAM + rest]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=write, timeout=50, check=True)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        line = pipe.read()[size - 4096 :]
+    assert done.stdout == b"ended\n"
+    assert line.startswith(b"supervise: tree failed: app: child 'db' could not be started: ValueError: yyy")
+    assert line.endswith(b"yyy ...\n")
 
 
 @pytest.mark.parametrize("wait", ["Start()", "Wait()", "Subscribe(ref=Ear.start())"])
