@@ -119,7 +119,8 @@ class EventLog:
 
     def show_at_last(self, text: str) -> None:
         """Show one line at ERROR through `logging.lastResort`, unless the application has configured logging."""
-        if not self.listens("error") and not _is_configured():
+        heard = self._sink is not None or (self._listener("error") is not None and not _goes_to_logging())
+        if not heard and not _is_configured():
             say_at_last(text, logging.ERROR)
 
     def _listener(self, level: str) -> Sink | None:
@@ -153,6 +154,13 @@ def say_at_last(text: str, level: int) -> None:
     with contextlib.suppress(Exception):  # a filter or a handler of the application, or `sys.stderr` is closed
         if log.filter(record):
             handler.handle(record)
+
+
+def _goes_to_logging() -> bool:
+    """Return whether the application's structlog passes its events on to the standard library."""
+    stdlib = sys.modules.get("structlog.stdlib")
+    factory = sys.modules["structlog"].get_config()["logger_factory"] if stdlib is not None else None
+    return stdlib is not None and isinstance(factory, stdlib.LoggerFactory)
 
 
 def _is_configured() -> bool:

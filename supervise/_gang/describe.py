@@ -161,6 +161,9 @@ def rank_end(end: say.WorkerExited, role: Role, started_ns: int, attempt: Attemp
     )
 
 
+_HELD = "its function had returned, and its process waited until those of all ranks have (hold_returned)"
+
+
 def build_result(gang: Gang, verdict: steps.Verdict, attempt: Attempt, values: Mapping[int, Any]) -> RunProcsResult:
     """Build the result that every `Wait` gets.
 
@@ -222,7 +225,8 @@ def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stoppe
         how = "its restart was canceled" if gang.ranks[rank].by_itself else f"stopped by {gang.stop.death_sig.name}"
         message = f"{how} before the gang's end; exited with code 0"
     elif stopped and end.has_value:
-        message = f"{LINGERED}{end.lingered or 'it was stopped within 5 s'}"
+        held = attempt.spec.hold_returned and not end.lingered
+        message = f"{LINGERED}{end.lingered or 'it was stopped within 5 s'}" if not held else _HELD
     return ProcessFailure.of(
         rank,
         end.pid,

@@ -85,6 +85,14 @@ def test_who_has_configured_anything_is_not_told_again(tmp_path: Path, name: str
     assert output_of(tmp_path, CONFIGURED[name], SHELL) == ""
 
 
+def test_events_that_structlog_passes_to_logging_without_a_handler_are_not_heard(tmp_path: Path):
+    """The program has configured structlog, and nothing of the standard library."""
+    configure = "import structlog; structlog.configure(logger_factory=structlog.stdlib.LoggerFactory())"
+    [line] = output_of(tmp_path, configure, SHELL).splitlines()
+    assert line.startswith("supervise: train failed: rank 0")
+    assert output_of(tmp_path, configure, "logging.basicConfig(level=logging.CRITICAL)", SHELL) == ""
+
+
 @pytest.mark.parametrize("fileno", ["None", "-1", "int('none')", "NotImplemented()"])
 def test_a_stream_of_the_application_that_has_no_descriptor_gets_the_line(tmp_path: Path, fileno: str):
     """However it says that it has none."""
