@@ -30,7 +30,6 @@ from supervise._process.files import LEAST_BYTES, anonymous_file, explained
 TYPE_CHECKING = False  # every worker imports this module: typing and dataclasses would take most of the time
 if TYPE_CHECKING:
     import pickle
-    from collections.abc import Iterator
     from io import BufferedReader, BufferedWriter
     from typing import Any, Literal
 
@@ -181,19 +180,14 @@ def send(fd: int, address: Address, value: object) -> None:
 def _write(fd: int, value: object, apart: list[pickle.PickleBuffer]) -> int:
     """Write a value behind the header; return the end of the content."""
     with os.fdopen(fd, "wb", closefd=False) as file:  # without a copy: the function may have left no descriptor
-        errors: list[Exception] = []
-        for pickler in _picklers():
-            apart.clear()
-            file.seek(_HEADER.size)
-            try:
-                pickler(file, protocol=5, buffer_callback=partial(_stays, apart)).dump(value)
-                break
-            except Exception as error:
-                if isinstance(error, OSError) and error.errno in _NO_ROOM:
-                    raise
-                errors.append(error)
-        else:
-            raise unpicklable(value, errors[0]) from errors[0]
+        file.seek(_HEADER.size)
+        try:
+            _dump(value, file, apart, _refusing(_pickler(), copyreg.dispatch_table))
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                raise
+            if not _dumped_by_value(value, file, apart):
+                raise unpicklable(value, error) from error
         table = [_write_apart(file, buffer) for buffer in apart]
         file.write(b"".join(table))
         return file.tell()
@@ -219,13 +213,8 @@ def unpicklable(value: object, error: Exception) -> TypeError:
     return TypeError(f"the return value, of type {name}, cannot be pickled: {why}")
 
 
-def _picklers() -> Iterator[Any]:
-    """Yield the classes of picklers to try. The second pickles by value an object whose class cloudpickle has sent."""
-    yield _refusing(_pickler(), copyreg.dispatch_table)
-    if "cloudpickle" in sys.modules:
-        import cloudpickle
-
-        yield _refusing(cloudpickle.Pickler, cloudpickle.Pickler.dispatch_table)
+def _dump(value: object, file: BufferedWriter, apart: list[pickle.PickleBuffer], pickler: Any) -> None:
+    pickler(file, protocol=5, buffer_callback=partial(_stays, apart)).dump(value)
 
 
 def _refusing(pickler: Any, known: Any) -> Any:
@@ -244,6 +233,23 @@ def _refuse_connection(_connection: object) -> Any:
         TypeError: Always.
     """
     raise TypeError("a connection cannot be returned, because its descriptor ends with the rank; send it by a queue")
+
+
+def _dumped_by_value(value: object, file: BufferedWriter, apart: list[pickle.PickleBuffer]) -> bool:
+    """Pickle by value an object whose class came from the host by cloudpickle; return whether that succeeded."""
+    if "cloudpickle" not in sys.modules:
+        return False
+    import cloudpickle
+
+    apart.clear()
+    file.seek(_HEADER.size)
+    try:
+        _dump(value, file, apart, _refusing(cloudpickle.Pickler, cloudpickle.Pickler.dispatch_table))
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            raise
+        return False
+    return True
 
 
 def _pickler() -> type[pickle.Pickler]:

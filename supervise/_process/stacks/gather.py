@@ -26,7 +26,7 @@ from supervise.events import log
 from supervise.stacks import RankStacks, StackFrame, ThreadStack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
 
 # Stacks that the program ``py-spy`` reads from the memory of a process
@@ -439,7 +439,9 @@ class Gather:
             for notes in self._notes.values():
                 notes.append(self._without_py_spy or "py-spy is not installed (pip install 'supervise-gang[stacks]')")
             return
-        ranks = iter(sorted(self._kernel, key=lambda rank: rank in self._foreign))  # time may be too short for all
+        ranks: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for rank in sorted(self._kernel, key=lambda rank: rank in self._foreign):  # time may be too short for all
+            ranks.put(rank)
         threads = []
         for _ in range(min(_MOST_RUNS, os.cpu_count() or 1, len(self._kernel)) - 1):
             work = partial(self._spy, program, ranks)
@@ -453,8 +455,12 @@ class Gather:
         for thread in threads:
             thread.join()
 
-    def _spy(self, program: str, ranks: Iterator[int]) -> None:
-        for rank in ranks:  # the threads share the iterator, so each rank is that of one thread
+    def _spy(self, program: str, ranks: queue.SimpleQueue[int]) -> None:
+        while True:
+            try:
+                rank = ranks.get_nowait()
+            except queue.Empty:
+                return
             found = self._run_once(program, self._pids[rank])
             if isinstance(found, str):
                 self._notes[rank].append(found)
