@@ -238,9 +238,12 @@ def _names(setting: Setting, value: object) -> object:
 
 def _signal(setting: Setting, value: object) -> object:
     """Check a signal that a process can handle."""
-    if not is_whole(value, 1) or value not in {*Signals} - {SIGKILL, SIGSTOP}:
+    found = None
+    if isinstance(value, int) and not isinstance(value, bool) and value in set(Signals):
+        found = Signals(value)
+    if found is None or found in (SIGKILL, SIGSTOP):
         raise SpecError(f"{setting.name} is {shown(value)}; give a signal that a process can handle, such as SIGINT")
-    return Signals(value)  # type: ignore[arg-type]
+    return found
 
 
 def _readiness(setting: Setting, value: object) -> object:

@@ -1,12 +1,12 @@
 """A plugin of pytest: a run of all tests takes a part of the cases and of the long tests, each Python another part.
 
 A test with many parameters has a case for each combination of them, and hundreds of tests have. A run of all tests has
-at least one case of every test; the quarters of four successive versions of Python have every case together, and so has
-``python -m pytest --cases all``. A run of named files, folders or tests has all their cases.
+at least one case of every test that is not long; the quarters of four successive versions of Python have every case
+together, and so has ``python -m pytest --cases all``. A run of named files, folders or tests has all their cases.
 
-A test that is marked ``long`` needs most of a second of processor time, or more. These were a third of all processor
-time, and what they prove depends little on the version of Python. A run of all tests has a third of them, with the
-same exceptions; the thirds of three successive versions, which ``.ci/run`` tests, have all.
+A test that is marked ``long`` needs most of a second of processor time, or more. These tests took a third of all
+processor time, and what they prove depends little on the version of Python. A run of all tests has only a third of
+them, unless it has ``--cases all``; the thirds of three successive versions, which ``.ci/run`` tests, have all.
 
 Each worker of xdist begins with tests that may take long, so that no worker runs one when all others are done.
 """
@@ -110,7 +110,10 @@ def _part(parts: int = PARTS) -> int:
 
 
 def _is_of_another_third(item: pytest.Item) -> bool:
-    """Return whether a test is long and in the third of another version of Python. Only 3.11 runs stress tests."""
+    """Return whether a test is long, and in the third of another version of Python.
+
+    A stress test never is: ``.ci/run`` runs these on one version only.
+    """
     if item.get_closest_marker("long") is None or item.get_closest_marker("stress") is not None:
         return False
     name = item.nodeid.partition("[")[0]

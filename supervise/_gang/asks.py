@@ -168,7 +168,6 @@ class GangShell(SupervisorShell["RunProcsResult"]):
         """Raise the error for a message that the actor does not accept. An ask raises the error; a tell logs it."""
         if isinstance(message, type):
             raise SpecError(f"the message is the class {message.__name__}; send an instance: {message.__name__}(...)")
-        accepted = f"Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), {self._more_messages}"
-        raise SpecError(
-            f"{self._title} does not accept {repr_of(message)}; send it {accepted}Subscribe(...) or Unsubscribe(...)"
-        )
+        usual = f"Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), {self._more_messages}"
+        accepted = f"{usual}Subscribe(...) or Unsubscribe(...)"
+        raise SpecError(f"{self._title} does not accept {repr_of(message)}; send it {accepted}")

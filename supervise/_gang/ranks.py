@@ -278,11 +278,11 @@ class RankActors:
             with contextlib.suppress(pykka.ActorDeadError):  # it has ended and sent `TailEnded`
                 tail.tell(Drain(sizes=sizes, left=left))
 
-    def show_written(self, then: Callable[[], object]) -> None:
-        """Call `then` on the loop when the Tails have shown what the ranks have written, or after a short time."""
+    def show_written(self, rank: int, then: Callable[[], object]) -> None:
+        """Call `then` on the loop when the Tails have shown what a suspended rank has written, at last after 0.5 s."""
         waiting, timer = set(self._tails), self._loop.call_later(_SHOWN_S, then)
 
-        def shown(tail: pykka.ActorRef[Tail] | None) -> None:
+        def shown(tail: pykka.ActorRef[Tail]) -> None:
             waiting.discard(tail)
             if not waiting:
                 timer.fire()
@@ -291,10 +291,11 @@ class RankActors:
             from supervise._gang.tail import ShowWritten  # loaded with the Tail
 
             try:
-                tail.tell(ShowWritten(partial(self._loop.post, shown, tail)))
+                tail.tell(ShowWritten(rank, partial(self._loop.post, shown, tail)))
             except pykka.ActorDeadError:  # it has ended
                 waiting.discard(tail)
-        self._loop.post(shown, None)
+        if not waiting:
+            self._loop.post(timer.fire)
 
     def _look_for_room(self, sizes: Mapping[str, int]) -> None:
         """Report a full disk. supervise does not see the ENOSPC of a rank, because ranks write their logs directly."""

@@ -466,15 +466,19 @@ class GangRunner:
         if isinstance(message, SuspendedAsAsked):
             return
         if message.sig in (signal.SIGTTIN, signal.SIGTTOU):
-            self.ranks.show_written(partial(self._tell_suspended, message))
+            self.ranks.show_written(message.local_rank, partial(self._tell_of_terminal, message))
         else:
             self._tell_suspended(message)
 
-    def _tell_suspended(self, message: say.WorkerStopped) -> None:
+    def _tell_of_terminal(self, message: say.WorkerStopped) -> None:
+        """Tell that a rank waits for the terminal, unless its process has ended meanwhile."""
         process = self.ranks.slots.processes.get(message.local_rank)
         if not self._halted and process is not None and process.pid == message.pid:
-            self.events.emit(message)
-            self.subscribers.tell(message)
+            self._tell_suspended(message)
+
+    def _tell_suspended(self, message: say.WorkerStopped) -> None:
+        self.events.emit(message)
+        self.subscribers.tell(message)
 
     def excuse(self, ranks: frozenset[int]) -> None:
         """Note that the caller is about to stop these ranks because another rank has failed."""
@@ -775,9 +779,9 @@ class GangRunner:
         self.ranks.slots.close_outcomes()
         self.attempt.spec.close_inherited()
         replies = self.replies
-        if self.gang.start_failure is not None:
+        if replies.error is None and self.gang.start_failure is not None:
             replies.error = start_error(self.gang, self.gang.start_failure, self.notes, self.attempt)
-        else:
+        if replies.error is None:
             replies.result = self.result()
         message = say.GangFinished(result=replies.result, error=replies.error)
         self.events.finish(message)

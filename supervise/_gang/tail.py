@@ -83,11 +83,11 @@ class TailDestination:
             return None
         return min((feed.lines.due_ns for feed in self._updating if feed.lines.due_ns is not None), default=None)
 
-    def show_unfinished(self) -> None:
-        """Show the updates that are pending, before they are due."""
-        for _ in range(2):  # an update has up to two moments: that of the waiting bytes, and that of a prompt
-            if (due_ns := self.next_update_ns()) is not None:
-                self.show_updates(due_ns)
+    def show_unfinished(self, feed: LogReader) -> None:
+        """Show the pending updates of a file, before they are due."""
+        for _ in range(2):  # there are up to two: of the bytes that wait for a movement of the cursor, and of a prompt
+            if (due_ns := feed.lines.due_ns) is not None and self.reserved in (None, feed):
+                self._show(feed, lambda lines: lines.update(due_ns))
 
     def finish(self, feed: LogReader) -> None:
         """Show the unfinished last line of a file."""
@@ -318,8 +318,9 @@ class Drain(NamedTuple):
 
 
 class ShowWritten(NamedTuple):
-    """Show what the ranks have written so far, also unfinished lines, and call `shown`. Supervisor -> Tail."""
+    """Show what a suspended rank has written, also an unfinished line, then call `shown`. Supervisor -> Tail."""
 
+    local_rank: int
     shown: Callable[[], object]
     """Called on the Tail's thread, unless the Tail ends before."""
 
@@ -381,6 +382,10 @@ class TailFiles:
     def __iter__(self) -> Iterator[LogReader]:
         """Yield the readers of present and past lives."""
         return iter(self._feeds)
+
+    def of(self, local_rank: int) -> list[LogReader]:
+        """Return the readers of a rank."""
+        return [feed for feed in self._feeds if feed.local_rank == local_rank]
 
     def is_past(self, feed: LogReader) -> bool:
         """Whether the file is one of a past life."""
@@ -531,7 +536,7 @@ class Tail(pykka.ThreadingActor):
         self._ready: dict[LogReader, None] = {}  # readers that may have unread data, in turn
         self._pace = Pace()
         self._draining = False
-        self._wanted: list[ShowWritten] = []
+        self._wanted: list[ShowWritten] = []  # the orders whose ranks have output that is not shown
         self._left: dict[LogReader, int] = {}  # files that leftovers write, with the number of their bytes to show
         self._drained = False  # whether the output of the ranks was shown, and that of leftovers is followed
         self._stop_replies: list[Reply[None]] = []
@@ -572,7 +577,7 @@ class Tail(pykka.ThreadingActor):
         if isinstance(message, Due):
             return self._guarded(self._step)
         if isinstance(message, Drain | ChangeFiles | ShowWritten):
-            return self._guarded(partial(self._follow, message))
+            return self._guarded(partial(self._obey, message))
         if isinstance(message, pykka_messages._ActorStop):  # noqa: SLF001 - pykka has no public name for it
             return self._asked_to_stop()
         try:
@@ -582,7 +587,8 @@ class Tail(pykka.ThreadingActor):
             reply.set_exception(sys.exc_info())
             return reply
 
-    def _follow(self, order: Drain | ChangeFiles | ShowWritten) -> None:
+    def _obey(self, order: Drain | ChangeFiles | ShowWritten) -> None:
+        """Follow an order of the Supervisor."""
         match order:
             case Drain():
                 self._drain(order)
@@ -590,7 +596,7 @@ class Tail(pykka.ThreadingActor):
                 self._change_files(order)
             case ShowWritten():
                 self._wanted.append(order)
-                self._ready |= dict.fromkeys(self._feeds)
+                self._ready |= dict.fromkeys(self._feeds.of(order.local_rank))
         self._step()
 
     def _guarded(self, act: Callable[[], None]) -> None:
@@ -611,7 +617,7 @@ class Tail(pykka.ThreadingActor):
             try:
                 self._owner.tell(MemberStopRequested())
             except pykka.ActorDeadError:  # without an owner, no `Drain` comes
-                self._guarded(partial(self._follow, Drain(sizes={})))
+                self._guarded(partial(self._obey, Drain(sizes={})))
         return reply
 
     # Files
@@ -680,15 +686,13 @@ class Tail(pykka.ThreadingActor):
             now_ns = time.monotonic_ns()
             self._take_changed(now_ns)
             self._destination.show_updates(now_ns)
+            self._answer()
             if self._draining and not self._ready:
                 if self._drained or not self._left:
                     break
                 self._follow_leftovers()
             turns = self._turns()
             if not turns:
-                while self._wanted:
-                    self._destination.show_unfinished()
-                    self._wanted.pop().shown()
                 inbox.due_ns = self._next_moment()
                 return
             for feed in turns:
@@ -698,6 +702,16 @@ class Tail(pykka.ThreadingActor):
                 inbox.due_ns = now_ns
                 return
         self._end()
+
+    def _answer(self) -> None:
+        """Call the functions of those orders whose ranks have no unread output, after their unfinished lines."""
+        for order in [
+            order for order in self._wanted if self._ready.keys().isdisjoint(self._feeds.of(order.local_rank))
+        ]:
+            for feed in self._feeds.of(order.local_rank):
+                self._destination.show_unfinished(feed)
+            self._wanted.remove(order)
+            order.shown()
 
     def _follow_leftovers(self) -> None:
         """Report that the output of the ranks is shown, and show what their leftovers write."""

@@ -206,7 +206,7 @@ class LineStream:
             out.append(self._pass(rest, None))
         self._settle(out, None)
         cleared = self._commit_all(out, None) and self._is_cleared()
-        text = b"" if cleared else self._held or self._before
+        text = b"" if cleared else self._held or self._before  # a cleared line is neither reserved nor a prompt
         if self.prompted and self.is_rewritten and text:
             out += (self._again, self.prefix, text, b"\n")
         elif self.reserved or self.prompted:

@@ -129,7 +129,7 @@ class Reply(pykka.Future[T]):
         If there is a result already, call it at once.
         """
         self._waiters.append(callback)
-        if self._settled and self.forget(callback):  # only this one: an exception of a signal handler loses no other
+        if self._settled and self.forget(callback):  # and no other, which an exception of a signal handler would lose
             callback()
 
     def _wake(self) -> None:

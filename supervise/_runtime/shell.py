@@ -82,7 +82,7 @@ class PendingReplies(Generic[End]):
         self._lists: dict[ReplyKind, list[Reply[Any]]] = {"start": [], "close": [], "stop": []}
         """The pending replies of each kind. All replies of a kind are set together."""
         self._waits: WeakKeyDictionary[Reply[End | None], Timer] = WeakKeyDictionary()
-        """Waits whose caller still holds the future. The value is the timer of the wait's timeout."""
+        """Waits whose caller still holds the future. The value is the timer of the wait's timeout, or NO_TIMER."""
         self._requests: dict[int, Reply[Any]] = {}
         """Requests about ranks or children, by key."""
         self.result: End | None = None

@@ -38,15 +38,32 @@ def test_a_prompt_is_shown_before_the_answer_is_typed(supervise: Command, env: d
     assert (supervise.directory() / "attempt_0" / "0" / "stdout.log").read_text() == "Name? hello Ada\n"
 
 
-@pytest.mark.parametrize("before", ["login as bob ", "\\r 50%\\r100%"], ids=["a text", "a bar"])
-def test_a_prompt_at_the_terminal_itself_follows_what_was_written_before(supervise: Command, before: str):
+ASKS = """
+import getpass, os, sys, time
+if os.environ["RANK"] == "0":
+    time.sleep(0.3)
+    print(sys.argv[1], end="", flush=True)
+    print(len(getpass.getpass("Key: ")))
+    os._exit(0)
+count = 0
+while count := count + 1:
+    print(f"\\rother {count}", end="", flush=True)
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("before", ["login as bob ", "\r 50%\r100%"], ids=["a text", "a bar"])
+def test_a_prompt_at_the_terminal_itself_follows_what_was_written_before(supervise: Command, before: str, count: int):
     """As of getpass and sudo: it is not in the log, and a line that is shown later would hide it."""
-    program = f"import getpass; print('{before}', end='', flush=True); print(len(getpass.getpass('Key: ')))"
-    with supervise.on_terminal(sys.executable, "-c", program) as terminal:
+    ranks = ("-n", str(count), "--stdin", "0", "--exit-code-from", "0")
+    with supervise.on_terminal(*ranks, "--", sys.executable, "-c", ASKS, before) as terminal:
         shown = terminal.until("Key: ")
+        assert re.search(r"(bob |100%)", shown), shown
         terminal.type(b"secret\n")
-        assert terminal.end()[0] == 0
-    assert re.search(r"(bob |100%)Key: $", shown), shown
+        terminal.until_match(r"\b6\b")
+        terminal.type(b"\x03")
+    assert count > 1 or re.search(r"(bob |100%)Key: $", shown), shown
 
 
 def test_a_rank_among_several_has_the_terminal(supervise: Command):

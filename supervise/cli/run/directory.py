@@ -176,6 +176,7 @@ class EventFile(OwnedFd):
         Raises:
             OSError: It cannot be written now; `write_pending` can try again.
         """
+        locked = self.fd >= 0 and recorded_run.lock(self.fd)
         self._info = {
             "schema_version": INFO_SCHEMA_VERSION,
             "started": timestamp(),
@@ -188,7 +189,7 @@ class EventFile(OwnedFd):
             "node_rank": options.hosts.number,
             "nnodes": max(options.nnodes, options.hosts.count),
             "cwd": streams.cwd(),
-            **recorded_run.identity(locked=self.fd >= 0 and recorded_run.lock(self.fd)),
+            **recorded_run.identity(locked=locked),
         }
         self.write_pending()
 
