@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from supervise._record import field, record
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
     from signal import Signals
 
     import pykka
@@ -135,7 +136,7 @@ class Signal(Ask["frozenset[int]"]):
     """Send a signal to running ranks. The reply is the set of ranks that were signaled."""
 
     sig: Signals
-    ranks: frozenset[int] | None = None
+    ranks: AbstractSet[int] | None = None
     """Which ranks; None is all running ranks."""
     group: bool = False
     """Whether the signal also goes to the processes that a rank has started, by its process group.
@@ -154,7 +155,7 @@ class RestartRanks(Ask["dict[int, int]"]):
     the reply is a `SuperviseError`; a `RestartPolicy` may still start the rank again.
     """
 
-    ranks: frozenset[int]
+    ranks: AbstractSet[int]
 
 
 @record(kw_only=False)
@@ -167,7 +168,7 @@ class TerminateRanks(Ask["dict[int, int]"]):
     stopped only when the start is over.
     """
 
-    ranks: frozenset[int]
+    ranks: AbstractSet[int]
 
 
 @record(kw_only=False)
@@ -181,7 +182,7 @@ class Reload(Ask["dict[int, bool]"]):
     ``ready_timeout_s`` expires, the reply is a `SuperviseError`.
     """
 
-    ranks: frozenset[int] | None = None
+    ranks: AbstractSet[int] | None = None
     """Which ranks; None is all of them."""
 
 
@@ -192,7 +193,7 @@ class Stacks(Ask["dict[int, RankStacks]"]):
     The reply leaves out ranks that have ended. `supervise.stacks.group_stacks` returns the reply as text.
     """
 
-    ranks: frozenset[int] | None = None
+    ranks: AbstractSet[int] | None = None
     """Which ranks; None is all running ranks."""
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from supervise._record import record
 from supervise._settings import POLICY, RestartKind as RestartKind, Strategy as Strategy
 from supervise.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
 
 _LONGEST_BACKOFF_S = 60.0
 
@@ -31,10 +36,10 @@ class RestartPolicy:
     so that many machines do not restart at the same time."""
     restart: RestartKind = "transient"
     """The restart kind of each rank, or of each child of a tree whose spec has none."""
-    uncounted_exit_codes: frozenset[int] = frozenset()
+    uncounted_exit_codes: AbstractSet[int] = frozenset()
     """Exit codes, such as 75 for preemption, after which the restart of a rank does not count toward `max_restarts`.
     ``-N`` is signal N. The delay is then at least 0.1 s. For gangs only."""
-    never_restart_exit_codes: frozenset[int] = frozenset()
+    never_restart_exit_codes: AbstractSet[int] = frozenset()
     """Exit codes after which the gang ends at once. For gangs only."""
 
     def __post_init__(self) -> None:
@@ -56,7 +61,7 @@ class RestartPolicy:
         return min(self.backoff * 2.0 ** min(earlier, 32), max(_LONGEST_BACKOFF_S, self.backoff))
 
 
-def check_disjoint(**sets: frozenset[int]) -> None:
+def check_disjoint(**sets: AbstractSet[int]) -> None:
     """Refuse an exit code that is in two of the sets.
 
     Raises:

@@ -16,6 +16,8 @@ from supervise.errors import SpecError, SuperviseError
 from supervise.recording import repr_of
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from supervise._core.model import Gang
     from supervise._runtime.future import Reply
     from supervise.result import RunProcsResult
@@ -109,7 +111,7 @@ class GangShell(SupervisorShell["RunProcsResult"]):
         def _status_reply(self) -> Reply[say.GangStatus]: ...
         def _close(self, death_sig: signal.Signals | None, timeout: float | None) -> None: ...
         def send_signal(
-            self, sig: signal.Signals, ranks: frozenset[int] | None = None, *, group: bool = False
+            self, sig: signal.Signals, ranks: AbstractSet[int] | None = None, *, group: bool = False
         ) -> frozenset[int]: ...
 
     def wait(self, timeout: float | None = None) -> Reply[RunProcsResult | None]:

@@ -20,7 +20,7 @@ from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 
     from supervise._control.server import ControlServer
     from supervise._gang.attempt import Attempt
@@ -313,7 +313,7 @@ class Supervisor(GangShell):
         """Return the current state."""
         return self._runner.status()
 
-    def restart_ranks(self, ranks: frozenset[int]) -> Reply[dict[int, int]]:
+    def restart_ranks(self, ranks: AbstractSet[int]) -> Reply[dict[int, int]]:
         """Restart exactly these ranks; answer with ``{rank: pid}`` when all are ready. See `RestartRanks`.
 
         Raises:
@@ -322,7 +322,7 @@ class Supervisor(GangShell):
         """
         return self._request("restart", ranks)
 
-    def terminate_ranks(self, ranks: frozenset[int]) -> Reply[dict[int, int]]:
+    def terminate_ranks(self, ranks: AbstractSet[int]) -> Reply[dict[int, int]]:
         """Stop exactly these ranks; answer with ``{rank: pid}`` when no process of them is left. See `TerminateRanks`.
 
         Raises:
@@ -339,7 +339,7 @@ class Supervisor(GangShell):
         self._runner.close(death_sig, timeout)
 
     def send_signal(
-        self, sig: signal.Signals, ranks: frozenset[int] | None = None, *, group: bool = False
+        self, sig: signal.Signals, ranks: AbstractSet[int] | None = None, *, group: bool = False
     ) -> frozenset[int]:
         """Signal those ranks in `ranks` (None: all) that run; answer with the ranks reached. See `Signal`.
 
@@ -355,7 +355,7 @@ class Supervisor(GangShell):
         self._runner.signal(reached, sig, "user", group=group)
         return reached
 
-    def reload(self, ranks: frozenset[int] | None = None) -> Reply[dict[int, bool]]:
+    def reload(self, ranks: AbstractSet[int] | None = None) -> Reply[dict[int, bool]]:
         """Send those ranks in `ranks` (None: all) that are ready their reload signals; see `Reload`.
 
         Raises:
@@ -367,7 +367,7 @@ class Supervisor(GangShell):
         wanted = range(gang.nprocs) if ranks is None else ranks
         return self._runner.reload(requested_ranks(wanted, gang, self._runner.attempt.spec.name))
 
-    def stacks(self, ranks: frozenset[int] | None = None) -> Reply[dict[int, RankStacks]]:
+    def stacks(self, ranks: AbstractSet[int] | None = None) -> Reply[dict[int, RankStacks]]:
         """Answer with the stacks of those ranks in `ranks` (None: all) that run, within 2 s; see `Stacks`.
 
         Raises:

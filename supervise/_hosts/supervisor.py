@@ -32,7 +32,7 @@ from supervise.result import LOST_SINCE, Causes, Outcome, ProcessFailure, RankEn
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Sequence, Set as AbstractSet
 
     from supervise._hosts.plan import HostAddress, HostEnd, HostsPlan, LogPaths, News
 
@@ -385,7 +385,7 @@ class HostsSupervisor(GangShell):
         return self._rows.status(self._gang, self.pids(), self._replies.waiting)
 
     def send_signal(
-        self, sig: signal.Signals, ranks: frozenset[int] | None = None, *, group: bool = False
+        self, sig: signal.Signals, ranks: AbstractSet[int] | None = None, *, group: bool = False
     ) -> frozenset[int]:
         """Signal those ranks in `ranks` (None: all) that run; answer with the ranks whose hosts were asked."""
         sig = as_signal("sig", sig)

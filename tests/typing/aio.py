@@ -14,7 +14,9 @@ def work(number: int) -> int:
 
 async def gang() -> None:
     """Every verb, with its type."""
-    async with aio.Gang(name="work", entrypoint=work, args={0: (1,)}, restart_policy=RestartPolicy()) as gang:
+    async with aio.Gang(
+        name="work", entrypoint=work, args={0: (1,)}, restart_policy=RestartPolicy(uncounted_exit_codes={75})
+    ) as gang:
         result: RunProcsResult = await gang.wait()
         closed: RunProcsResult = await gang.close(5.0, death_sig=signal.SIGINT)
         pids: dict[int, int] = await gang.pids()

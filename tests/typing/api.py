@@ -123,6 +123,7 @@ def replies() -> None:
         assert_type(gang.ask(Stacks()), dict[int, RankStacks])
         assert_type(gang.ask(Signal(sig=signal.SIGUSR1)), frozenset[int])
         assert_type(gang.ask(RestartRanks(frozenset({0}))), dict[int, int])
+        assert_type(gang.ask(RestartRanks({0})), dict[int, int])  # any set will do
         assert_type(gang.ask(Close()), RunProcsResult | None)
         future = gang.ask(Wait(), block=False)
         assert_type(future, pykka.Future[RunProcsResult])
