@@ -43,8 +43,8 @@ import getpass, os, sys, time
 if os.environ["RANK"] == "0":
     time.sleep(0.3)
     print(sys.argv[1], end="", flush=True)
-    print(len(getpass.getpass("Key: ")))
-    os._exit(0)
+    print("the key has", len(getpass.getpass("Key: ")))
+    sys.exit()
 count = 0
 while count := count + 1:
     print(f"\\rother {count}", end="", flush=True)
@@ -61,7 +61,7 @@ def test_a_prompt_at_the_terminal_itself_follows_what_was_written_before(supervi
         shown = terminal.until("Key: ")
         assert re.search(r"(bob |100%)", shown), shown
         terminal.type(b"secret\n")
-        terminal.until_match(r"\b6\b")
+        terminal.until("the key has 6")
         terminal.type(b"\x03")
     assert count > 1 or re.search(r"(bob |100%)Key: $", shown), shown
 
