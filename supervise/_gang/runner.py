@@ -457,8 +457,8 @@ class GangRunner:
     def suspended(self, message: say.WorkerStopped | SuspendedAsAsked) -> None:
         """Note that a rank is suspended; tell it, unless the caller has asked for it.
 
-        A rank that waits for the terminal is told later: who gives it the terminal lets it write there directly, so
-        what it has written before must be shown first.
+        If the rank waits for the terminal, the event comes after the Tails have shown the output of the rank. The
+        listener may then give it the terminal, to which the rank writes directly.
         """
         if self._halted:
             return

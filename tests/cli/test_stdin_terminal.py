@@ -42,7 +42,9 @@ ASKS = """
 import getpass, os, sys, time
 if os.environ["RANK"] == "0":
     time.sleep(0.3)
-    print(sys.argv[1], end="", flush=True)
+    for part in sys.argv[1].split("|"):
+        print(part, end="", flush=True)
+        time.sleep(0.01)
     print("the key has", len(getpass.getpass("Key: ")))
     sys.exit()
 count = 0
@@ -53,7 +55,9 @@ while count := count + 1:
 
 
 @pytest.mark.parametrize("count", [1, 5])
-@pytest.mark.parametrize("before", ["login as bob ", "\r 50%\r100%"], ids=["a text", "a bar"])
+@pytest.mark.parametrize(
+    "before", ["login as bob ", "|".join(f"\r{part}%" for part in range(80, 101))], ids=["a text", "a bar"]
+)
 def test_a_prompt_at_the_terminal_itself_follows_what_was_written_before(supervise: Command, before: str, count: int):
     """As of getpass and sudo: it is not in the log, and a line that is shown later would hide it."""
     ranks = ("-n", str(count), "--stdin", "0", "--exit-code-from", "0")
