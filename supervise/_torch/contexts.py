@@ -78,12 +78,17 @@ class PolledContext(GangContext):
         if not self._closed_by_others():
             self._heed_failures()
             return super()._poll()
-        result = super()._poll() or self._so_far(stop_on_failure=False)
+        may_have_failed = self._may_have_failed()
+        result = super()._poll() or (self._so_far(stop_on_failure=False) if may_have_failed else None)
         if result is None:
             return None
         self._reported = True
         self.close()
         return super()._poll() or result
+
+    def _may_have_failed(self) -> bool:
+        """Whether to ask for failures."""
+        return True
 
     def _closed_by_others(self) -> bool:
         """Whether code of the caller wraps what ends the ranks, and so sees their ends before."""
@@ -246,6 +251,18 @@ class SubprocessContext(PolledContext):
                 return result
             self._result = result
         return self._result
+
+    def _may_have_failed(self) -> bool:
+        """Whether a handler shows an end.
+
+        A replaced `_poll` looks at the handlers first. A rank that ends while the Supervisor answers waits for the
+        next poll, so that the caller sees its end before the other ranks are stopped.
+        """
+        return (
+            self._stops_on_failure
+            or not self._handlers
+            or any(h.proc.poll() is not None for h in self._handlers.values())
+        )
 
     def pids(self) -> dict[int, int]:
         """Return ``{rank: pid}``, also after the end; empty before the start. A restart changes the pids."""

@@ -86,8 +86,8 @@ def close_of_a_subclass(lib, folder):
 
 @family
 def poll_that_looks_before_the_stop(lib, folder):
-    """A launcher logs the exits before the other ranks are stopped."""
-    told, seen = folder / "told", {}
+    """A launcher logs the exits before the other ranks are stopped. The rank exits between two polls."""
+    told, fail, seen = folder / "told", folder / "fail", {}
 
     class Own(lib.SubprocessContext):
         def _poll(self):
@@ -95,14 +95,18 @@ def poll_that_looks_before_the_stop(lib, folder):
                 code = handler.proc.poll()
                 if code is not None:
                     seen.setdefault(rank, [code, told.exists()])
-            return super()._poll()
+            result = super()._poll()
+            fail.touch()
+            while self.subprocess_handlers[1].proc.poll() is None:
+                select.select([], [], [], 0.01)
+            return result
 
     up = f"trap 'touch {told}; exit 9' TERM; touch {folder}/up; while :; do sleep 0.01; done"
-    fails = f"until [ -e {folder}/up ]; do sleep 0.01; done; exit 3"
+    fails = f"until [ -e {folder}/up ] && [ -e {fail} ]; do sleep 0.01; done; exit 3"
     specs = lib.DefaultLogsSpecs(str(folder / "logs"))
     context = Own("job", "/bin/sh", {0: ("-c", up), 1: ("-c", fails)}, {0: {}, 1: {}}, specs)
     context.start()
-    result = context.wait(-1, 0.5)
+    result = context.wait(-1, 0.02)
     context.close()
     return [seen[1], result.is_failed(), told.exists()]
 
