@@ -4,7 +4,7 @@ A test with many parameters has a case for each combination of them, and hundred
 at least one case of every test that is not long; the quarters of four successive versions of Python have every case
 together, and so has ``python -m pytest --cases all``. A run of named files, folders or tests has all their cases.
 
-A test that is marked ``long`` needs most of a second of processor time, or more. These tests took a third of all
+The tests in `long_tests.txt` need 0.3 s of processor time or more. These tests, one of six, took two thirds of all
 processor time, and what they prove depends little on the version of Python. A run of all tests has only a third of
 them, unless it has ``--cases all``; the thirds of three successive versions, which ``.ci/run`` tests, have all.
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 import zlib
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 PARTS = 4
 THIRDS = 3
+LONG_TESTS = Path(__file__).with_name("long_tests.txt")
+"""Names of tests, without cases; ``python -m tests.make_long_tests`` makes it."""
 Case = TypeVar("Case")
 
 
@@ -114,7 +117,12 @@ def _is_of_another_third(item: pytest.Item) -> bool:
 
     A stress test never is: ``.ci/run`` runs these on one version only.
     """
-    if item.get_closest_marker("long") is None or item.get_closest_marker("stress") is not None:
-        return False
     name = item.nodeid.partition("[")[0]
+    if name not in _long_tests() or item.get_closest_marker("stress") is not None:
+        return False
     return zlib.crc32(name.encode()) % THIRDS != _part(THIRDS)
+
+
+@cache
+def _long_tests() -> frozenset[str]:
+    return frozenset(LONG_TESTS.read_text().splitlines())

@@ -50,7 +50,6 @@ def test_a_ring_with_a_dead_rank_ends_and_says_which_one_it_was() -> None:
     assert re.fullmatch(r"rank 2 failed first: Signal 9 \(SIGKILL\) received by PID \d+", done.stderr.splitlines()[-1])
 
 
-@pytest.mark.long
 def test_the_tests_of_the_ring_pass_in_all_their_ranks() -> None:
     """They run as the page of the examples says, without the options of this project."""
     lines = output("-m", "pytest", "-p", "no:cacheprovider", EXAMPLES / "ring_tests")
@@ -82,7 +81,6 @@ def test_the_workers_of_a_gang_file_empty_the_queue() -> None:
     assert all(math.prod(found) == number for number, found in factors.items())
 
 
-@pytest.mark.long
 def test_a_preempted_job_has_the_result_of_one_that_was_not_interrupted() -> None:
     """A rank that a preemption finds at its end does not restart, so there may be fewer restarts."""
     steps = 10_000_000
@@ -95,7 +93,6 @@ def test_a_preempted_job_has_the_result_of_one_that_was_not_interrupted() -> Non
     assert 1 <= int(number[1]) <= len(preempted)
 
 
-@pytest.mark.long
 def test_a_service_tree_restarts_what_depends_on_the_dead() -> None:
     """One worker alone; all workers, after too many failures; everything, after a failure of the store."""
     assert output(EXAMPLES / "service_tree.py") == [

@@ -131,7 +131,6 @@ def until_told(folder: Path, gang: dict[str, Any]) -> None:
             pause.wait(0.01)
 
 
-@pytest.mark.long
 def test_gangs_are_started_listed_watched_and_ended_over_http(tmp_path: Path) -> None:
     """And what cannot be done is refused with a reason."""
     (program := tmp_path / "service.py").write_text(WITH_MORE)
@@ -169,7 +168,6 @@ def test_gangs_are_started_listed_watched_and_ended_over_http(tmp_path: Path) ->
         service.end(signal.SIGTERM)
 
 
-@pytest.mark.long
 def test_sigterm_of_the_service_closes_its_gangs_and_ends_their_streams() -> None:
     """Politely: SIGTERM ended the ranks, and the last event arrived."""
     with running(PROGRAM, "--grace", "1000") as service:
@@ -189,7 +187,6 @@ def test_sigterm_of_the_service_closes_its_gangs_and_ends_their_streams() -> Non
         service.end(signal.SIGTERM)
 
 
-@pytest.mark.long
 def test_a_second_signal_or_delete_kills(tmp_path: Path) -> None:
     """The grace would outlast the test, so the first one alone ends nothing."""
     program = tmp_path / "service.py"
@@ -213,7 +210,6 @@ def test_a_second_signal_or_delete_kills(tmp_path: Path) -> None:
         service.end(signal.SIGTERM)
 
 
-@pytest.mark.long
 def test_clients_that_leave_the_stream_leave_nothing_behind(tmp_path: Path) -> None:
     """Neither an iterator, with its subscription, nor a connection."""
     program = tmp_path / "service.py"

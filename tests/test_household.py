@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.parts import LONG_TESTS
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # whole programs, one after the other
@@ -73,3 +74,11 @@ def test_e2_whatever_a_test_leaves_behind_fails_it_by_name(tmp_path: Path, kind:
     assert "this test left behind:" in run.stdout, run.stdout
     assert re.search(named, run.stdout), run.stdout
     assert "2 passed, 1 error" in run.stdout
+
+
+def test_each_test_that_is_listed_as_long_is_there():
+    """A test with another name is short, until `python -m tests.make_long_tests` has measured it again."""
+    root, listed = LONG_TESTS.parents[1], [line.split("::")[:2] for line in LONG_TESTS.read_text().splitlines()]
+    assert len(listed) > 100
+    texts = {name: (root / name).read_text() if (root / name).exists() else "" for name, _ in listed}
+    assert [f"{name}::{test}" for name, test in listed if not re.search(rf"\b{test}\b", texts[name])] == []

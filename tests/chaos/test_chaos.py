@@ -5,7 +5,6 @@ import pytest
 from tests.chaos.driver import run
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("seed", "machines"), [(0, 6), *(pytest.param(seed, 20, marks=pytest.mark.stress) for seed in range(6))]

@@ -4,10 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 
-
-@pytest.mark.long
 def test_the_first_seed_of_a_fresh_process_is_not_broken_by_what_the_process_has_yet_to_make():
     """What the main thread waits with is made by the first wait, and kept: it is no leak."""
     command = [sys.executable, "-m", "tests.chaos", "--seed", "1", "--machines", "2", "--steps", "10"]

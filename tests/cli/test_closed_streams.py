@@ -68,7 +68,6 @@ def test_every_command_is_tested(supervise: Command):
     assert {"run", *OF_A_RECORDED_RUN, *OF_A_RUNNING_RUN} == set(re.findall(r"^  (\w+)  ", text, re.MULTILINE))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("command", OF_A_RECORDED_RUN)
 def test_a_command_about_files(supervise: Command, command: str):
     """Closed stdout: an error as of coreutils. Closed stdin or stderr: the same output; no error message on stdout."""
@@ -92,7 +91,6 @@ def test_a_command_about_files(supervise: Command, command: str):
     assert (done.returncode, done.stderr) == (1, refusal(command, "No space left on device"))
 
 
-@pytest.mark.long
 def test_commands_about_a_running_run(supervise: Command):
     """They act, and then fail because they cannot print what they did."""
     with supervise.started("--no-prefix", "--run-id", "job", "sh", "-c", f"echo up; {HANG}") as run:

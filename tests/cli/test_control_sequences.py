@@ -66,7 +66,6 @@ def test_p5_messages_of_error_files_reach_no_terminal_as_they_are(supervise: Com
     check(done.stderr)
 
 
-@pytest.mark.long
 def test_p5_names_reach_no_terminal_as_they_are(supervise: Command):
     """Of the program, the run directory, an option, a command: on a screen, in a note, in a complaint."""
     name, logs = f"x{HOSTILE}.sh".replace("/", ""), f"logs{HOSTILE}"

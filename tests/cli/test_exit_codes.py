@@ -326,7 +326,6 @@ def test_2_for_a_log_directory_that_is_none(supervise: Command):
     assert f"{file} is a file; give --log-dir a writable directory" in done.stderr
 
 
-@pytest.mark.long
 def test_the_command_itself(supervise: Command):
     """Help and version go to stdout; a missing or unknown command is wrong usage."""
     assert supervise.supervise("--version").stdout.startswith("supervise ")

@@ -349,7 +349,6 @@ def environment_of_another_python(tmp_path: Path) -> Path:
     return tmp_path / "env"
 
 
-@pytest.mark.long
 def test_a_missing_module_names_the_python_and_the_active_environment(
     supervise: Command, environment_of_another_python: Path
 ):
@@ -392,7 +391,6 @@ def test_no_note_where_the_environment_is_not_the_reason(
     assert "  note: " not in done.stderr
 
 
-@pytest.mark.long
 def test_a_relative_import_in_a_file_names_the_module(supervise: Command):
     """Which then works."""
     package = supervise.tmp_path / "pkg"

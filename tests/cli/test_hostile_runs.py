@@ -172,7 +172,6 @@ def test_t9_the_logs_of_a_role_whose_name_no_encoding_has_are_shown(supervise: C
 # Texts
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("locale", LOCALES)
 def test_t9_a_text_that_the_locale_lacks_is_shown_by_every_command(supervise: Command, locale: str):
     """Nothing ends by an exception, the other run is listed, and no control sequence reaches the terminal."""
@@ -352,7 +351,6 @@ def test_t9_a_hole_of_40_gb_is_not_read(supervise: Command, words: tuple[str, ..
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.long
 def test_a_record_of_more_than_64_mib_is_not_read(supervise: Command):
     """One of exactly 64 MiB is."""
     supervise.run("--run-id", "job", "true")

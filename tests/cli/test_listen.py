@@ -72,7 +72,6 @@ class Clients:
         assert self.lost == []
 
 
-@pytest.mark.long
 def test_t14_restarts_of_gunicorn_lose_no_connection(supervise: Command):
     """Its workers answer what they have accepted, and what they have not waits for the next life."""
     pytest.importorskip("gunicorn", reason="not installed: pip install gunicorn")

@@ -48,7 +48,6 @@ def test_a_log_keeps_its_newest_part(supervise: Command, words: tuple[str, ...])
     assert "hole" not in done.stderr
 
 
-@pytest.mark.long
 def test_a_size_is_checked(supervise: Command):
     """The error names the value and the accepted form."""
     assert "'10X' is not a valid size; give bytes" in supervise.run("--log-max-bytes", "10X", "true").stderr

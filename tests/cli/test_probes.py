@@ -261,7 +261,6 @@ def test_a_watchdog_without_a_beat_for_three_deadlines_says_so(supervise: Comman
         assert "heartbeat" not in err
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("pattern", [r"^(\w+\s?)*$", "(a+)+$"])
 def test_a_pattern_whose_search_does_not_end_stops_nothing_else(supervise: Command, pattern: str):
     """Another process searches; a signal ends the run at once."""

@@ -50,7 +50,6 @@ def refused(supervise: Command, *words: str) -> str:
     return done.stderr
 
 
-@pytest.mark.long
 def test_commands_take_roles_where_they_take_ranks(supervise: Command):
     """All ranks of a role, one by its role rank, and ranks by number; the answers name both."""
     with running(supervise) as run:
@@ -138,7 +137,6 @@ def test_a_stop_of_a_role_leaves_the_others(supervise: Command):
     assert "has ended" in supervise.supervise("stop", "job", "web").stderr
 
 
-@pytest.mark.long
 def test_run_may_be_left_out(supervise: Command):
     """If one run only is running; the command says which it took. A role may be in the place of RUN."""
     supervise.run("-q", "--run-id", "old", "true")
@@ -170,7 +168,6 @@ def test_run_may_be_left_out(supervise: Command):
     assert "usr1 web 1\n" not in told(supervise, "logs", "web.1", note=", the newest run\n")
 
 
-@pytest.mark.long
 def test_a_run_that_has_ended_hides_no_role_of_the_only_running_one(supervise: Command):
     """Its name begins with that of the role. By more of its name, or if no other run is running, it is found."""
     supervise.run("-q", "--run-id", "website", "sh", "-c", "echo yesterday")

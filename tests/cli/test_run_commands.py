@@ -148,7 +148,6 @@ def test_a_killed_run_does_not_wait_for_a_rank_that_its_restart_leaves_out(super
     assert "  rank 1 (fails 0): waiting for a restart\n" in shown
 
 
-@pytest.mark.long
 def test_after_a_kill_of_supervise_in_a_flood_the_files_tell_the_story(supervise: Command):
     """The host was killed, and what each rank was doing; a torn last event does not matter."""
     # Until the kill, and with pauses: `logs` shows all of it, on a busy machine too
@@ -247,7 +246,6 @@ def test_a_log_that_is_gone_is_named(supervise: Command, change: Callable[[Path]
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 2)
 
 
-@pytest.mark.long
 def test_streams_that_were_not_redirected_are_no_error(supervise: Command):
     """They have no logs; nor have runs without any."""
     supervise.run("-q", "--run-id", "job", "-r", "1", "-t", "0", "sh", "-c", "echo out; echo err >&2")
@@ -270,7 +268,6 @@ def test_logs_without_a_reader_end(supervise: Command):
         assert process.process.wait() == 141
 
 
-@pytest.mark.long
 def test_clean_removes_what_is_over(supervise: Command):
     """Never a run that goes on, nor a folder that is no run; a link in a run is not followed."""
     supervise.run("--run-id", "good", "true")
@@ -300,7 +297,6 @@ def test_clean_removes_what_is_over(supervise: Command):
     assert (outside / "file").exists()
 
 
-@pytest.mark.long
 def test_clean_removes_nothing_that_it_was_not_told(supervise: Command):
     """Without a choice it refuses, and on a terminal it asks; ``--dry-run`` only lists."""
     for run_id in ("one", "two", "three"):
@@ -370,7 +366,6 @@ def test_clean_of_one_run(supervise: Command):
     assert not path.exists()
 
 
-@pytest.mark.long
 def test_the_list_of_runs_fits_the_terminal(supervise: Command):
     """Columns go, the program is cut, and states have colors."""
     supervise.run("-q", "--run-id", "good", "--", "sh", "-c", "true " + "word " * 40)
@@ -418,7 +413,6 @@ def test_a_name_that_is_not_one_run(supervise: Command):
     assert told(supervise, "show", str(path)).startswith(f"{path.name}: succeeded\n")
 
 
-@pytest.mark.long
 def test_of_runs_with_the_same_name_the_one_that_runs_is_shown(supervise: Command):
     """As for the commands that send requests: a run of the same program that has ended does not hide it.
 

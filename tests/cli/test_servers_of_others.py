@@ -96,7 +96,6 @@ def db() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.long
 def test_a_database_is_made_before_its_server_and_the_web(
     supervise: Command, tmp_path: Path, db: Path, ports: list[int]
 ):
@@ -149,7 +148,6 @@ alive = "http://localhost:{ports[1]}/"
     assert code == 130
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_uvicorn_is_ready_and_restarts_when_it_hangs(supervise: Command, tmp_path: Path, ports: list[int], scheme: str):
     """Also with a certificate that no authority has signed, as those of local servers."""

@@ -129,7 +129,6 @@ def test_no_rank_reads_it(supervise: Command):
     assert (done.stdout.strip(), done.stderr) == ("0", "")
 
 
-@pytest.mark.long
 def test_input_that_no_rank_reads_is_reported_once(supervise: Command, file: Path):
     """For a file and for a pipe, but not for the null device or without input."""
     two = ("-n", "2", *COUNT)

@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
 from tests.cli.command import HANG, Command, plain, until_another_signal
 from tests.cli.test_signals import STUBBORN
 
@@ -28,7 +26,6 @@ def test_a_run_says_what_runs_where(supervise: Command):
     assert len(colors) == 2
 
 
-@pytest.mark.long
 def test_no_color_where_it_is_not_wanted(supervise: Command):
     """NO_COLOR, --color never and a dumb terminal; --color always wins over NO_COLOR."""
     for words, env in (((), {"NO_COLOR": "1"}), (("--color", "never"), {}), ((), {"TERM": "dumb"})):

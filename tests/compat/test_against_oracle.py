@@ -23,7 +23,6 @@ def _compare(group, ids, seen):
     assert [f"{name}{line}" for name in ids for line in oracle.differences(theirs[name], ours[name])] == []
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("group", [pytest.param(g, marks=pytest.mark.stress) if g in FORKED else g for g in GROUPS])
 def test_the_same_is_observed(group, tmp_path):
     """Of each outcome, with some of the streams."""

@@ -104,7 +104,6 @@ DIFFERENCES = {
 pytestmark = pytest.mark.timeout(200)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_both_do_what_is_written_here(name, ours):
     """Neither is told from memory: theirs is stored, ours is run."""

@@ -104,7 +104,6 @@ def test_a_request_that_is_not_valid_is_an_error_and_the_connection_goes_on(gang
     assert [process.signals for process in gang.processes.values()] == [[], []]
 
 
-@pytest.mark.long
 @given(st.one_of(st.binary(), st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists)))
 def test_no_line_raises_anything_but_a_refusal(what):
     line = what if isinstance(what, bytes) else json.dumps(what).encode()
@@ -126,7 +125,6 @@ def test_arguments_make_a_message_or_a_refusal(name, arguments, ident):
 SMALL = {"max_size": 4}  # a larger mapping of mappings of mappings takes a second to be made
 
 
-@pytest.mark.long
 @given(
     st.dictionaries(
         st.text(), st.dictionaries(st.text(), st.dictionaries(st.text(), VALUES, **SMALL), **SMALL), **SMALL

@@ -287,7 +287,6 @@ def test_signal_reaches_the_ranks_that_are_named(supervise: Command):
         assert "argument SIG: it is missing; give a name or number" in refused(supervise, "signal", "job")[1]
 
 
-@pytest.mark.long
 def test_stacks_show_the_odd_rank_first(supervise: Command):
     with running(supervise, sys.executable, "-c", WHERE, count=3, **supervise.patient_stacks()):
         odd, others = told(supervise, "stacks", "job").splitlines()
@@ -321,7 +320,6 @@ def embedded(supervise: Command) -> Iterator[tuple[Started, str]]:
         yield host, path
 
 
-@pytest.mark.long
 def test_roles_of_an_embedded_gang_have_names_at_its_socket(supervise: Command, embedded: tuple[Started, str]):
     """As those of ``supervise run``: the socket reports them, and results have them."""
     _, path = embedded
@@ -356,7 +354,6 @@ def test_a_role_at_the_socket_of_a_gang_that_has_ended(supervise: Command, embed
     assert refused(supervise, "restart", path, "web") == (3, ended)
 
 
-@pytest.mark.long
 def test_groups_of_stacks_have_the_roles_of_their_ranks():
     """Without roles, the lines of the server are unchanged."""
     result = {"groups": ["rank 1: load (a.py:1)", "ranks 0, 2-3: wait (b.py:2)"], "ranks": {}}
@@ -473,7 +470,6 @@ def test_a_run_that_was_killed_has_ended_although_its_socket_is_there(supervise:
             assert "has ended: supervise was killed; see: supervise show job_" in error
 
 
-@pytest.mark.long
 def test_of_runs_with_the_same_name_the_one_that_runs_is_meant(supervise: Command):
     """As of a job that runs every night; if several run, the name is ambiguous, and if none runs, it is the newest."""
     for _ in range(2):

@@ -561,7 +561,6 @@ def test_a_kill_without_grace_has_no_cause_either():
     assert verdict.outcome == "stopped"
 
 
-@pytest.mark.long
 @given(
     ends=st.permutations(range(6)),
     bad=st.sets(st.integers(0, 5)),

@@ -270,7 +270,6 @@ def rank_of(seed, slowest_s):
     return lambda step: source.uniform(0.8, 0.95) * slowest_s if step in slow else source.uniform(0.05, 2.0)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("part", [0, 1, *(pytest.param(part, marks=pytest.mark.stress) for part in range(2, 10))])
 def test_a_thousand_gangs_that_are_slow_and_healthy_are_never_reported(part):
     """Slow steps, barriers, suspended ranks, hosts without a processor, machines that freeze: 100 seeds a part."""
@@ -289,7 +288,6 @@ def test_a_thousand_gangs_that_are_slow_and_healthy_are_never_reported(part):
         assert run(ranks, barrier=barrier, watch_until_s=200, host_stops=stops) == [], seed
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("together", [False, True])
 def test_the_rank_that_hangs_is_named(together):
     """In 100 seeded runs of 2 to 16 ranks, each time at another step."""

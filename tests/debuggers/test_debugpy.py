@@ -37,7 +37,6 @@ KINDS = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_t13_debugpy_attaches_to_every_rank(tmp_path: Path, kind: str):
     """Its client is told of both ranks, and each of them has the debugger."""

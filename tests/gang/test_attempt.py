@@ -310,7 +310,6 @@ def test_a_call_that_cannot_be_pickled_any_more_changes_nothing(lives, tmp_path,
 # Functions
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("policy", [None, RestartPolicy()], ids=["no_policy", "policy"])
 @pytest.mark.parametrize("kind", FUNCTIONS)
 def test_a_function_lives_again_and_only_the_last_value_is_held(lives, tmp_path, kind, policy):
@@ -374,7 +373,6 @@ def _held():
     return len([*Path("/proc/self/fd").iterdir()]), len(pykka.ActorRegistry.get_all())
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_lives_leave_no_descriptor_and_no_actor(lives, tmp_path, kind):
     settings = programs(tmp_path) if kind == "binary" else {"entrypoint": life_of, "start_method": kind}

@@ -17,7 +17,6 @@ SAMPLE = (
 )
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("case", SAMPLE, ids=lambda case: case.how)
 def test_w1_the_rank_at_fault_is_named(tmp_path, case):
     assert run(case, tmp_path, PERIOD_S).named == case.culprit

@@ -236,7 +236,6 @@ def test_hosts_that_are_made_at_different_times_start(gangs: Any):
     assert gang.wait().outcome == "succeeded"
 
 
-@pytest.mark.long
 def test_a_restart_begins_when_nothing_of_the_attempt_is_left(gangs: Any, tmp_path: Path):
     """Four attempts: a rank fails, a host is killed, and the engine takes a host for dead whose ranks run on."""
     engine = ProcessEngine(keeps_cut=True)
@@ -295,7 +294,6 @@ def attempt(gang: Gang, number: int, *, ready: bool = False) -> dict[int, int]:
     return pids
 
 
-@pytest.mark.long
 def test_the_limit_of_restarts_is_that_of_the_whole_gang(gangs: Any):
     policy = RestartPolicy(max_restarts=2, backoff=0.0)
     gang = gangs(fails_in_turn(), restart_policy=policy)
@@ -316,7 +314,6 @@ def fails_in_turn() -> str:
     return f"trap '[ $RANK = $((SUPERVISE_EPOCH + 1)) ] && exit 7' USR1; {READY} while :; do sleep 1000 & wait; done"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("code", "attempts"), [(75, 3), (9, 1), (3, 2)])
 def test_exit_codes_of_the_policy(gangs: Any, tmp_path: Path, code: int, attempts: int):
     """75 is not counted: two restarts, although one is allowed; then it succeeds. 9 never restarts."""
@@ -359,7 +356,6 @@ def test_a_close_during_the_backoff_ends_the_gang_with_the_failure(gangs: Any):
     assert (result.outcome, result.root_cause) == ("failed", 0)
 
 
-@pytest.mark.long
 def test_news_of_an_earlier_attempt_are_refused(gangs: Any):
     """The first attempt's host 1 is cut off, and its link comes up again during the second attempt."""
     engine = ProcessEngine(has_notice=False, keeps_cut=True)

@@ -32,7 +32,6 @@ from tests.patience import PATIENCE_S
 ALL = range(4)
 
 
-@pytest.mark.long
 def test_functions_return_their_values_by_global_rank(gangs: Any):
     gang = gangs(entrypoint=ranks.product, args={rank: (rank + 1,) for rank in ALL})
     gang.start()
@@ -91,7 +90,6 @@ def test_a_failure_on_host_1_is_the_root_cause_and_the_others_are_stopped(gangs:
     assert [end.role for end in result.ends.values()] == ["bystander", "bystander", "root_cause", "bystander"]
 
 
-@pytest.mark.long
 def test_an_exception_is_the_message_of_the_root_cause(gangs: Any):
     gang = gangs(entrypoint=ranks.failing)
     gang.start()
@@ -297,7 +295,6 @@ def test_the_stacks_of_a_hang_name_the_host_and_the_global_ranks(gangs: Any, tmp
     gang.ask(Close())
 
 
-@pytest.mark.long
 def test_status_has_the_steps_and_heartbeats_that_ranks_have_reported_to_their_hosts(gangs: Any):
     """A rank reports before it is ready, so the start has waited for that."""
     gang = gangs(entrypoint=ranks.reporting, settings={"ready": "notify"})

@@ -138,7 +138,6 @@ LATE = {stops_no_host, does_not_count}
 """Bugs that the search finds late: three to seven seconds."""
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "bug",
     [pytest.param(bug, marks=pytest.mark.stress) if bug in LATE else bug for bug in PLANTED],
@@ -166,7 +165,6 @@ TIMED: dict[str, Any] = {
 """The limit, the losses of the host, and the rest of the policy."""
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", TIMED)
 def test_attempts_begin_at_the_times_of_the_policy_in_every_order_of_events(name: str):
     """The delay, the window, and the codes that do not count."""

@@ -240,7 +240,6 @@ def test_unfinished_rows_are_those_of_all_bars():
     assert lines.finish() == b"pa 2\npc 1\n"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "piece",
     [

@@ -92,7 +92,6 @@ LONGER = ("one for one, a close", "kinds, all, a request", "all, a request")
 """The others are searched by ``python -m tests.model --lives``."""
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.stress) for name in LONGER)])
 def test_every_order_of_events_around_single_restarts_keeps_every_promise(name):
     """Strategies, restart kinds and requests: to the fixpoint."""

@@ -94,7 +94,6 @@ PLACES = {
 """Planted bugs that need another setting."""
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.stress) if n in LONG else n for n in ROLES])
 def test_every_order_of_events_around_roles_keeps_every_promise(name):
     """To the fixpoint."""

@@ -70,7 +70,6 @@ def test_a_bug_that_is_planted_in_the_time_of_restarts_is_found(bug):
         assert re.fullmatch(said, search(TIMED[name]).broken)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", [*TREES, *(pytest.param(name, marks=pytest.mark.stress) for name in LARGER_TREES)])
 def test_restarts_of_a_tree_come_at_the_times_of_the_policy_in_every_order_of_events(name):
     """To the fixpoint: the delay by the restarts in the window, and a backoff that another one replaces."""

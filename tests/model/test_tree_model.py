@@ -28,7 +28,6 @@ LARGEST = {"two asks": {"asks": 2}}
 QUICK = {(strategy, "three children") for strategy in STRATEGIES} | {("rest_for_one", "two children, an ask")}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("strategy", "name"),
     [

@@ -85,7 +85,6 @@ def shown(outputs: list[dict[str, Any]]) -> dict[str, str]:
     return data
 
 
-@pytest.mark.long
 def test_functions_of_cells_run_and_their_output_is_in_the_cell(kernel: Any):
     """Functions with global variables, lambdas, closures, classes of cells in values; by nbclient."""
     _, first, second, third = kernel(
@@ -102,7 +101,6 @@ def test_functions_of_cells_run_and_their_output_is_in_the_cell(kernel: Any):
     assert shown(third)["text/plain"] == "(True, 4)"
 
 
-@pytest.mark.long
 def test_a_failure_is_the_report_with_the_line_of_the_cell(kernel: Any):
     """One screen in place of a traceback of supervise."""
     _, failed = kernel(DEFINE, "supervise.run(bad, 1)")
@@ -116,7 +114,6 @@ def test_a_failure_is_the_report_with_the_line_of_the_cell(kernel: Any):
     assert "_api" not in text
 
 
-@pytest.mark.long
 def test_output_is_shown_as_it_comes(kernel: Any, tmp_path: Path):
     """The rank waits for a file that is created when its first line is in the cell."""
     there = tmp_path / "there"
@@ -159,7 +156,6 @@ def rendered(text: str) -> list[str]:
     return [row for row in shown if row]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_progress_bar_is_one_line_that_is_updated(kernel: Any, ranks: int, tmp_path: Path):
     """One of each rank at the end; those of two ranks do not make a line of each update. It goes on once it is seen."""
@@ -172,7 +168,6 @@ def test_a_progress_bar_is_one_line_that_is_updated(kernel: Any, ranks: int, tmp
     assert streams(outputs, "stdout") == [f"[bar{rank}]:trained" for rank in range(ranks)]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("call", "line"),
     [
@@ -216,7 +211,6 @@ def test_without_cloudpickle_the_error_names_the_extra(kernel: Any):
     assert "pip install 'supervise-gang[pickle]'" in error["evalue"]
 
 
-@pytest.mark.long
 def test_a_result_and_a_gang_are_pictures(kernel: Any):
     """Well-formed, with a bar for each rank, and escaped."""
     settings = "logs_specs=supervise.DefaultLogsSpecs(os.devnull), start_method='fork'"

@@ -83,7 +83,6 @@ def is_endless(name: str, call: ast.Call) -> bool:
     return not call.args and given.get("timeout", "None") == "None" and given.get("blocking") != "False"
 
 
-@pytest.mark.long
 @pytest.mark.timeout(4 * PATIENCE_S)  # it parses all files, and machines are busy
 def test_no_wait_in_the_package_is_without_an_end():
     """Every `get`, `join`, `wait` and blocking `ask` has a timeout, but for those that are listed with a reason."""
@@ -143,7 +142,6 @@ gang.stop(timeout=30)
 """
 
 
-@pytest.mark.long
 @pytest.mark.timeout(4 * PATIENCE_S)  # a terminal passes on four kilobytes at a time
 @each_kind
 @pytest.mark.parametrize("console", ["pipe", "pty"])

@@ -204,7 +204,6 @@ def numbers_of(pid: int, token: str) -> Iterator[int | None]:
             yield escapees.number_of(pid, token, forked=False)
 
 
-@pytest.mark.long
 def test_who_is_in_the_middle_of_an_exec_is_found():
     """While the kernel exchanges its program, a process has no environment to know it by."""
     contained = Contained("sweep", "a", forked=False)
@@ -293,7 +292,6 @@ def test_who_was_forked_by_one_that_ended_before_it_was_looked_at_is_found(break
 # Who is not
 
 
-@pytest.mark.long
 @pytest.mark.own_pids
 @both_ways
 def test_s7_a_number_reused_after_the_look_is_a_stranger():

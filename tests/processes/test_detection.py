@@ -27,7 +27,6 @@ while True: signal.sigtimedwait([], 0.05), signal.pthread_sigmask(signal.SIG_BLO
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", ["binary", "fork"])
 def test_d1_the_stop_begins_at_once_when_one_of_64_dies(tmp_path, kind):
     """From the SIGKILL of one rank to the first SIGTERM that another one sees. A machine may stand still meanwhile."""

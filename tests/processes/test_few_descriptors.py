@@ -190,7 +190,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("limit", [60, 64])
 def test_the_advised_limit_is_enough_for_a_call(tmp_path, limit):
     """Whichever check refuses the start: the first, before any file is made, or the last."""

@@ -126,7 +126,6 @@ def starts_beside(tmp_path, forks, start, rounds):
         ear.close()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("start", STARTS)
 def test_k8_no_start_waits_for_what_another_thread_forks(tmp_path, start):
     """Neither a program nor a function, however it is started."""

@@ -70,7 +70,6 @@ def path(tmp_path_factory):
     return str(tmp_path_factory.mktemp("s") / "server")
 
 
-@pytest.mark.long
 @each_function
 def test_a_rank_that_has_returned_serves_the_others_until_they_have_returned(tmp_path, kind, path):
     """Its status says that it has returned, and it ends as if it had just returned."""

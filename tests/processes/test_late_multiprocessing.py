@@ -163,7 +163,6 @@ def surroundings(*_given: object) -> dict[str, Any]:
     }
 
 
-@pytest.mark.long
 def test_imported_by_the_function_it_is_as_in_a_child_of_its_own(tmp_path):
     """Compared with a worker into which it came with an argument, before the call."""
     import multiprocessing

@@ -81,7 +81,6 @@ def waits() -> None:
     threading.Event().wait()
 
 
-@pytest.mark.long
 @each_kind
 def test_the_host_holds_one_read_end_for_each_running_life(kind):
     settings = {"entrypoint": waits, "args": {0: ()}, "start_method": kind}

@@ -69,7 +69,6 @@ for stream in ("stdout", "stderr"):
 """
 
 
-@pytest.mark.long
 @each_kind
 def test_filtered_files_are_complete_when_wait_returns(tmp_path, kind):
     """Lines that hold any of the words, of both ranks, each whole behind its prefix; in order for each rank."""

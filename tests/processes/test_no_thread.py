@@ -327,7 +327,6 @@ os.execv(sys.executable, [sys.executable, "-m", "supervise", *words])
 """
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_k9_a_program_that_a_limit_refuses_is_named_with_the_limit():
     """The least limit with which all threads of supervise can be had, and not all ranks: some starts of Python."""

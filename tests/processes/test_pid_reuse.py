@@ -59,7 +59,6 @@ def stranger_of():
         child.wait()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", ["binary", "forkserver"])
 def test_s7_who_has_the_number_of_a_reaped_rank_is_not_signalled(tmp_path, kernel, stranger_of, kind):
     """Neither by a signal to all ranks, nor by a close."""
@@ -73,7 +72,6 @@ def test_s7_who_has_the_number_of_a_reaped_rank_is_not_signalled(tmp_path, kerne
             assert watch.survivors(0) == {stranger.pid}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", ["binary", "forkserver"])
 def test_s7_who_has_the_number_of_an_emptied_group_is_not_signalled(tmp_path, kernel, stranger_of, kind):
     """The rank left a process behind, which has ended since: the gang still had the group in mind."""

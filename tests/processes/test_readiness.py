@@ -375,7 +375,6 @@ def test_n8_settings_that_are_not_valid_are_refused(settings, text):
         Supervisor.start(name="x", entrypoint="true", args={0: ()}, **settings)
 
 
-@pytest.mark.long
 def test_n9_gunicorn_as_a_permanent_rank_is_ready_is_killed_and_comes_back(tmp_path):
     pytest.importorskip("gunicorn", reason="not installed: pip install gunicorn")
     (tmp_path / "application.py").write_text(

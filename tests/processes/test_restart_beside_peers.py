@@ -2,8 +2,6 @@
 
 import os
 
-import pytest
-
 from supervise import RestartPolicy
 from tests.processes.gangs import faulty
 
@@ -43,7 +41,6 @@ if rank != 1:
 """Ranks 1 and above pass numbers around a ring, each one higher than the last, until rank 1 is told to end it."""
 
 
-@pytest.mark.long
 def test_r1_the_other_ranks_lose_no_message(tmp_path):
     policy = RestartPolicy(max_restarts=RESTARTS, backoff=0.0)
     env = {"RING": f"supervise-test-{os.getpid()}-", "LAST": str(RANKS - 1)}

@@ -254,7 +254,6 @@ def test_the_contexts_pids_and_logs_are_those_of_the_last_attempt(tmp_path):
     assert Path(context.stdouts[0]).read_text() == f"{context.pids()[0]}\n"
 
 
-@pytest.mark.long
 def test_functions_get_their_arguments_anew_in_each_attempt(tmp_path):
     """What was pickled in the caller's thread serves all attempts, also a queue that all of them share."""
     queue = multiprocessing.get_context("spawn").SimpleQueue()
@@ -277,7 +276,6 @@ def work_with_queue(queue):
     return attempt
 
 
-@pytest.mark.long
 def test_a_fork_server_that_was_killed_between_attempts_is_replaced_where_sigchld_is_blocked(tmp_path):
     """The new one inherits the mask of the host, and would never hear that a rank has ended."""
 

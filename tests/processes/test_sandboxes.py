@@ -101,14 +101,12 @@ def check_works(tmp_path, number, names):
     assert (done.returncode, done.stdout.count("shown")) == (0, 2), done.stderr
 
 
-@pytest.mark.long
 @each_refusal(OPTIONAL)
 def test_t3_a_call_with_a_fallback_may_be_refused(tmp_path, number, name):
     """Gangs start, show their output, and are ended with their groups."""
     check_works(tmp_path, number, [name])
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("number", ERRNOS)
 def test_t3_all_calls_with_a_fallback_may_be_refused_together(tmp_path, number):
     check_works(tmp_path, number, OPTIONAL)
@@ -186,7 +184,6 @@ def test_t3_a_kernel_that_does_not_know_a_command_of_fcntl_is_told(tmp_path, nam
     check_named(under(tmp_path, "EINVAL", [name], gangs(tmp_path)), [name])
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("number", ["EPERM", "EACCES"])
 def test_t3_a_refused_clone3_is_named_and_without_the_call_the_c_library_uses_clone(tmp_path, number):
     for command in (runs(tmp_path, "true"), gangs(tmp_path)):

@@ -330,7 +330,6 @@ def calls(*names: str) -> Iterator[tuple[str, ast.Call]]:
                 yield str(path.relative_to(PACKAGE)), node
 
 
-@pytest.mark.long
 @pytest.mark.timeout(4 * PATIENCE_S)  # it parses all files, and machines are busy
 def test_nothing_is_unpickled_but_what_a_worker_or_its_host_has_written():
     """Only where it is listed, with the reason."""
@@ -338,7 +337,6 @@ def test_nothing_is_unpickled_but_what_a_worker_or_its_host_has_written():
     assert found == UNPICKLES.keys()
 
 
-@pytest.mark.long
 @pytest.mark.timeout(4 * PATIENCE_S)  # it parses all files, and machines are busy
 def test_no_shell_reads_what_a_user_has_written():
     """No ``shell=True``, no `system`; the scripts that a launch gives to ``sh -c`` are constants.

@@ -382,7 +382,6 @@ def test_what_a_rank_lies_is_bounded_and_harmless(tmp_path, no_py_spy):
 # Many, and at the wrong time
 
 
-@pytest.mark.long
 def test_64_ranks_answer_in_time_and_the_odd_one_is_first(tmp_path, usual_deadlines):
     sources = [LOCK] * 64
     sources[37] = C_SLEEP

@@ -249,7 +249,6 @@ def test_the_output_of_faulthandler_is_read():
     assert main.frames == (StackFrame(function="f", file="a.py", line=1),)
 
 
-@pytest.mark.long
 @given(st.text())
 def test_any_other_output_is_no_thread_or_a_thread(text):
     assert all(isinstance(thread, ThreadStack) for thread in parsed(text, PID))

@@ -165,7 +165,6 @@ print(full > 3, ended > 0, flush=True)
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", ["binary", "spawn", "fork"])  # Python's fork server dies of a request cut short
 def test_s9_the_limit_of_open_files_is_reached(kind):
     """Wherever in a start it is reached: the error is EMFILE and names a rank; nothing stays open or running."""

@@ -177,7 +177,6 @@ def test_p6_without_an_executable_the_start_is_refused(tmp_path, executable):
         )
 
 
-@pytest.mark.long
 def test_p6_in_a_program_that_embeds_python_a_start_is_refused_until_it_has_a_python(tmp_path):
     """An executable of another name than Python's has its own options, and would run itself again."""
     engine = shutil.copy(os.path.realpath(sys.executable), tmp_path / "engine")
@@ -312,7 +311,6 @@ def test_k7_a_host_that_has_closed_its_stderr_starts_functions(tmp_path):
     assert run(tmp_path, sys.executable, "program.py") == dict.fromkeys(("spawn", "forkserver", "fork"), VALUES)
 
 
-@pytest.mark.long
 def test_k1_in_a_host_that_has_closed_its_streams_the_output_of_ranks_is_not_written_to_the_lifeline(tmp_path):
     """Each write to that pipe would kill the ranks. A daemon may close the streams, and open no others."""
     (tmp_path / "program.py").write_text(

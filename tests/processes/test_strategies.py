@@ -607,7 +607,6 @@ def open_files_and_actors():
     return len([*Path("/proc/self/fd").iterdir()]), len(pykka.ActorRegistry.get_all())
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.stress)])
 def test_r7_two_hundred_lives_leave_nothing_and_lose_no_line(tmp_path, capfd, count):
     """Descriptors, actors and threads stay as few; a Tail shows each line of each life once."""
@@ -694,7 +693,6 @@ def test_r9_start_processes_takes_a_strategy(tmp_path):
     assert result.ends[1].role == "finished"
 
 
-@pytest.mark.long
 def test_r9_a_close_during_every_step_of_a_restart_leaves_nothing(tmp_path):
     """The gang is closed at once after a failure was told; the fixture looks for what is left."""
     for _ in range(20):

@@ -86,7 +86,6 @@ def test_a_frozen_array_stays_frozen(tmp_path):
         frozen[0] = 1
 
 
-@pytest.mark.long
 def test_many_small_arrays_travel_within_the_pickle(tmp_path):
     came = run(tmp_path, "fork", arrays.many_small, 2000)
     assert not any(map(is_mapped, came))

@@ -51,7 +51,6 @@ def seen(path) -> list[str]:
     return [who for who in WHO if LINES[who] in found]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("args", "processes"),
     [
@@ -72,7 +71,6 @@ def test_pytest_cov_counts_the_lines_of_each_process(tmp_path, args, processes):
     assert not [each for each in tmp_path.iterdir() if each.name.startswith(".coverage.")]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["plain", "xdist"])
 def test_the_options_of_pytest_cov_hold_in_ranks_that_coverage_measures_by_itself(tmp_path, workers):
     """With this setting it measures each process of multiprocessing, and knows nothing of the command line."""
@@ -110,7 +108,6 @@ def test_the_contexts_of_pytest_cov_name_the_tests_of_spawned_ranks(tmp_path):
     assert contexts[str(LINES["spawn 1"])] == ["test_it.py::test_spawn|run"]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("option", ["--parallel-mode", "--append", ""], ids=["parallel", "append", "single"])
 def test_coverage_run_counts_the_lines_of_each_process(tmp_path, option):
     """With a data file for each process, and with a single one, to which pytest adds those of the ranks."""
@@ -135,7 +132,6 @@ def test_coverage_run_counts_the_lines_of_each_process(tmp_path, option):
     assert not [each for each in tmp_path.iterdir() if each.name.startswith(".coverage.")]
 
 
-@pytest.mark.long
 def test_a_spawned_rank_overwrites_no_file_of_pytest(tmp_path):
     """Neither the log file nor the cache nor the report for JUnit, whose options the rank has as well."""
     write(

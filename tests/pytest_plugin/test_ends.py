@@ -104,7 +104,6 @@ def test_a_run_leaves_only_the_folders_of_tests(tmp_path):
     assert {path.name for path in gang.iterdir()} == {"shared", "rank-0", "rank-1"}
 
 
-@pytest.mark.long
 def test_every_deadlock_of_a_sample_ends_as_a_failure(tmp_path):
     """Also of ranks that ignore SIGTERM, are suspended, compute without end or have children."""
     assert deadlocks.run(tmp_path, 1, 8, 0, PATIENCE_S) == {"failed": 8}

@@ -164,7 +164,6 @@ def test_a_fork_inherits_what_outlives_the_test_and_sets_up_the_rest(fixtures, f
     assert notes.count("shared up") == notes.count("shared down") == 3  # the host, and two spawned ranks
 
 
-@pytest.mark.long
 def test_two_captures_are_an_error_as_in_pytest(fixtures):
     """The error of pytest arrives, folded."""
     text = fixtures.of("test_pytest_fixtures")["text"]
@@ -262,7 +261,6 @@ def test_a_thread_of_the_host_that_logs_at_the_fork_blocks_no_log_of_a_rank(tmp_
     assert sorted(line.split()[-1] for line in lines) == ["0", "1"], lines
 
 
-@pytest.mark.long
 def test_the_failure_of_a_fixture_starts_in_the_frame_of_the_user(tmp_path):
     """In every phase, scope and start method, if the fixture is in another file than the test."""
     write(

@@ -50,7 +50,6 @@ def test_a_bad_option_is_named(tmp_path, option, text):
     assert "INTERNALERROR" not in done.out
 
 
-@pytest.mark.long
 def test_a_mark_that_a_conftest_adds_after_the_collection(tmp_path):
     """A number makes ranks, and a list is refused, because the tests are counted by then."""
     write(tmp_path, test_it="import os\ndef test_it():\n    assert os.environ['WORLD_SIZE'] == '2'\n")
@@ -62,7 +61,6 @@ def test_a_mark_that_a_conftest_adds_after_the_collection(tmp_path):
     assert (done.code, "a mark that is added later take one number" in done.out) == (4, True)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_tests_outside_of_the_folder_of_the_configuration(tmp_path, method):
     """Their names depend on the arguments. And the options that show fixtures are no options of a rank."""
@@ -121,7 +119,6 @@ def test_a_run_without_a_marked_test_imports_only_the_entry_module(tmp_path):
     assert loaded["with"] - loaded["without"] == {"supervise", "supervise.pytest_plugin"}
 
 
-@pytest.mark.long
 def test_pytest_does_not_warn_in_a_process_that_has_imported_supervise(tmp_path):
     """As a rank of `supervise run` has."""
     write(tmp_path, test_it="def test_it():\n    pass\n")

@@ -11,7 +11,6 @@ from tests.pytest_plugin.running import QUIET, run, write
 NO_CACHE = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:anyio"]
 
 
-@pytest.mark.long
 def test_a_budget_bounds_the_ranks_of_all_workers(tmp_path):
     """Three workers of pytest-xdist never run more than four ranks at once, and reports arrive from each."""
     write(
@@ -51,7 +50,6 @@ def test_a_budget_bounds_the_ranks_of_all_workers(tmp_path):
         assert sum(first <= begin < last for first, last, _ in times) <= 4
 
 
-@pytest.mark.long
 def test_reruns_of_pytest_rerunfailures_run_the_ranks_again(tmp_path):
     """With function-scoped fixtures set up again in each rank, and shared ones not torn down in any."""
     write(
@@ -122,7 +120,6 @@ def test_junit_has_the_failure_and_exitfirst_ends_the_run(tmp_path):
     assert [each.attrib["value"] for each in case.iter("property")] == ["2"]
 
 
-@pytest.mark.long
 def test_without_capture_the_output_comes_at_once_with_its_rank(tmp_path):
     """And it is no section of the report."""
     write(

@@ -350,7 +350,6 @@ def test_a_teardown_that_hangs_is_not_hidden_by_an_expected_failure(outcomes):
     assert "in the teardown of the test, and was stopped" in report["text"]
 
 
-@pytest.mark.long
 def test_a_teardown_that_fails_is_not_hidden_by_a_skip(outcomes):
     report = outcomes.of("test_skips_before_its_teardown_fails")
     assert report["outcome"] == "failed"

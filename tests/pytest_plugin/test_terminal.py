@@ -88,7 +88,6 @@ def test_a_breakpoint_in_the_chosen_rank_has_the_terminal(terminal, line):
     assert code == 0
 
 
-@pytest.mark.long
 def test_the_debugger_opens_where_the_chosen_rank_fails(terminal):
     """And the report has the failure."""
     session = terminal("value = 'wrong'; 1 / 0", "--ranks-pdb", "2")
@@ -102,7 +101,6 @@ def test_the_debugger_opens_where_the_chosen_rank_fails(terminal):
     assert code == 1
 
 
-@pytest.mark.long
 def test_without_a_terminal_the_option_is_an_error(tmp_path):
     """The text says what to do; a test with fewer ranks is not concerned."""
     write(
@@ -114,7 +112,6 @@ def test_without_a_terminal_the_option_is_an_error(tmp_path):
     assert "--ranks-pdb 2 needs a terminal" in done.of("test_it[ranks3]")["text"]
 
 
-@pytest.mark.long
 def test_the_debugger_of_pytest_stays_closed_and_the_report_names_the_option(terminal):
     """The frames of a failure are in a rank. The debugger opens for a failure of pytest itself, as ever."""
     session = terminal("1 / 0", "--pdb")

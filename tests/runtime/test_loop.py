@@ -482,7 +482,6 @@ def calls(name):
                 yield str(path.relative_to(PACKAGE)), node
 
 
-@pytest.mark.long
 @pytest.mark.timeout(4 * PATIENCE_S)  # it parses all files, and machines are busy
 def test_each_hook_is_in_the_list_once():
     made = [(ast.unparse(call.func), call) for name in ("register", "instances") for _, call in calls(name)]
@@ -490,7 +489,6 @@ def test_each_hook_is_in_the_list_once():
     assert sorted(names) == sorted(fork_hooks.ORDER)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(4 * PATIENCE_S)  # it parses all files, and machines are busy
 def test_no_module_has_a_hook_of_its_own():
     """The lifeline's lock keeps a fork away while a pipe is half made: no other module needs one before a fork."""

@@ -340,7 +340,6 @@ def refused(supervise: Command, *words: str, **env: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-@pytest.mark.long
 def test_what_the_table_needs_is_told_in_one_line(supervise: Command):
     """rich, a terminal, a run that goes on: no traceback, and nothing is started."""
     (supervise.tmp_path / "without" / "rich").mkdir(parents=True)

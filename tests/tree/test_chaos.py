@@ -10,7 +10,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("seconds", "seed"), [(2, 1), pytest.param(20, 2, marks=pytest.mark.stress)])
 def test_e6_whatever_is_killed_comes_back_is_counted_and_leaves_nothing(seconds, seed):
     """Actors, ranks and a service; `tests/chaos_tree.py` says what is looked at."""

@@ -139,7 +139,6 @@ def test_a_restart_of_all_ranks_is_an_incident(supervise: Command) -> None:
     assert "(root cause)" not in " ".join(page.bars())
 
 
-@pytest.mark.long
 def test_a_hang_has_its_stacks(supervise: Command, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(HANGS)
     words = ("-n", "2", "--run-id", "job", "--heartbeat-timeout", "6", "--on-hang", "fail", "program.py")
@@ -270,7 +269,6 @@ def test_the_legend_names_the_marks_that_the_timeline_has(supervise: Command, tm
     assert "backoff" not in found["few"]
 
 
-@pytest.mark.long
 def test_equal_ranks_share_a_row(supervise: Command, tmp_path: Path) -> None:
     large_run(tmp_path / "runs" / "job_x", 1000)
     page = page_of(supervise, "job")
@@ -284,7 +282,6 @@ def test_equal_ranks_share_a_row(supervise: Command, tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "job_x" / "report.html").stat().st_size < 3 * MB
 
 
-@pytest.mark.long
 def test_many_restarts_have_a_bounded_page(supervise: Command, tmp_path: Path) -> None:
     events = []
     for life in range(20_000):

@@ -89,7 +89,6 @@ def test_a_rank_that_answers_its_probe_again_hangs_no_more() -> None:
     assert [it.at_s for it in life.all_of("hung")] == [BEGIN_S + 1]
 
 
-@pytest.mark.long
 def test_what_is_kept_of_an_event_is_limited() -> None:
     """A rank may have written a line of a megabyte, and many of them."""
     hangs = [event("process.hung", 1, 0, tier="x" * 1_000_000, age_s=1.0)] * 3_000

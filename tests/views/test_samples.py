@@ -45,7 +45,6 @@ def until_samples(path: Path, count: int, run: Started, steps: Sequence[int] = (
     return found
 
 
-@pytest.mark.long
 def test_a_run_records_what_its_ranks_use(supervise: Command, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     flag = tmp_path / "flag"
