@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import re
 import struct
@@ -125,6 +126,19 @@ _ATTEMPT = r"attempt_(\d{1,9})"
 SOCKET = "control.sock"
 
 
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=lambda _: None)
+"""Numbers that are not finite are missing ones: no JSON has them, so that no command could print them again."""
+
+
+def _loaded(text: bytes) -> Any:
+    return _DECODER.decode(text.decode("utf-8", "surrogatepass"))
+
+
 def objects(path: str, place: int = 0, most_bytes: int | None = None) -> Iterator[tuple[dict[str, Any] | None, int]]:
     """Yield the object of each line of a file, and the place after the line; None for a line that has none.
 
@@ -148,7 +162,7 @@ def objects(path: str, place: int = 0, most_bytes: int | None = None) -> Iterato
                 except OSError:  # up to the end
                     return
             try:
-                found = json.loads(line.lstrip(b"\0"))
+                found = _loaded(line.lstrip(b"\0"))
             except (ValueError, RecursionError):
                 if not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
                     return
@@ -186,7 +200,7 @@ class RecordedRun:
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
-            found = json.loads(read_regular(os.path.join(self.path, name), _LARGEST_BYTES)[0])
+            found = _loaded(read_regular(os.path.join(self.path, name), _LARGEST_BYTES)[0])
         except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}

@@ -362,3 +362,17 @@ def test_a_record_of_more_than_64_mib_is_not_read(supervise: Command):
     done = supervise.supervise("show", str(info.parent))
     assert done.returncode == 2
     assert "is not the directory of a run" in done.stderr
+
+
+def test_a_number_that_is_not_finite_is_missing_in_every_json(supervise: Command):
+    """RFC 8259 has neither NaN nor Infinity, so that jq refuses a line with one."""
+    supervise.run("--run-id", "job", "true")
+    for name in ("run.json", "result.json"):
+        file = supervise.directory() / name
+        whole = file.read_text().rstrip().removesuffix("}")
+        file.write_text(f'{whole}, "exit_code": NaN, "world_size": Infinity, "root_cause": 1e999}}')
+    with (supervise.directory() / "events.jsonl").open("a") as events:
+        events.write('{"event": "supervise.process.exited", "level": "error", "rank": 0, "exit_code": -Infinity}\n')
+    for words in (["ls"], ["show", "job"], ["report", "job"], ["wait", "job"]):
+        text = supervise.supervise(*words, "--json").stdout
+        json.loads(text, parse_constant=pytest.fail)

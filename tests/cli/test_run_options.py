@@ -283,6 +283,15 @@ def test_numbers_for_prometheus(supervise: Command):
     assert broken.returncode == 0
 
 
+@pytest.mark.parametrize("strategy", ["one_for_all", "one_for_one"])
+def test_the_metrics_count_the_restarts_of_all_ranks_and_of_single_ranks(supervise: Command, strategy: str):
+    file = supervise.tmp_path / "m.prom"
+    once = f"test -e {supervise.tmp_path}/failed || {{ touch {supervise.tmp_path}/failed; exit 3; }}"
+    policy = ("--strategy", strategy, "--max-restarts", "1", "--backoff", "0")
+    assert supervise.run("--metrics", str(file), "--run-id", "job", *policy, "sh", "-c", once).returncode == 0
+    assert 'supervise_run_restarts_total{run_id="job"} 1\n' in file.read_text()
+
+
 MISTAKES = {
     "-f": "--file",
     "-N": "--nnodes",

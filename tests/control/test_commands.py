@@ -468,6 +468,8 @@ def test_a_run_that_was_killed_has_ended_although_its_socket_is_there(supervise:
             found, error = refused(supervise, command, "job")
             assert found == code
             assert "has ended: supervise was killed; see: supervise show job_" in error
+        ended = json.loads(supervise.supervise("wait", "job", "--json").stdout)
+        assert (ended["finished"], ended["outcome"], ended["exit_code"]) == (True, None, None)
 
 
 def test_of_runs_with_the_same_name_the_one_that_runs_is_meant(supervise: Command):

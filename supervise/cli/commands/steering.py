@@ -557,7 +557,8 @@ def _show_end(found: argparse.Namespace) -> int:
     recorded = run.result if run is not None else {}
     code = recorded.get("exit_code")
     if not isinstance(code, int):
-        return fail("wait", how_it_ended(found.target), REFUSED)
+        unknown = {"finished": True, "outcome": None, "root_cause": None, "exit_codes": {}, "exit_code": None}
+        return fail("wait", how_it_ended(found.target), show(found, unknown, (), REFUSED))
     ends = recorded.get("ends")
     known = ends.items() if isinstance(ends, dict) else ()
     codes = {rank: end.get("exitcode") for rank, end in known if isinstance(end, dict)}

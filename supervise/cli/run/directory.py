@@ -396,7 +396,7 @@ def write_metrics(
         result: The result of the gang; None if there is none.
         run_id: The run ID, a label of each number.
         exit_code: Exit code of `run`.
-        restarts: Number of restarts of all ranks.
+        restarts: Number of restarts, of all ranks or of single ranks.
         duration_s: Seconds from the start of `run`.
 
     Raises:
@@ -405,7 +405,7 @@ def write_metrics(
     run = f'run_id="{_escaped(run_id)}"'
     lines = [
         *_family("run_exit_code", "Exit code of supervise run.", [(run, exit_code)]),
-        *_family("run_restarts_total", "Restarts of all ranks.", [(run, restarts)], "counter"),
+        *_family("run_restarts_total", "Restarts of all ranks or of single ranks.", [(run, restarts)], "counter"),
         *_family("run_duration_seconds", "Time from the start to the end of the run.", [(run, round(duration_s, 6))]),
     ]
     ends = [(f'{run},local_rank="{rank}"', end) for rank, end in sorted(result.ends.items())] if result else []

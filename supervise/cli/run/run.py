@@ -362,7 +362,7 @@ class _Run:
     def _write_metrics(self, code: int, result: RunProcsResult | None) -> None:
         if (path := self._options.metrics) is None:
             return
-        restarts, duration_s = self._story.restarts, time.monotonic() - self._progress.begun_s
+        restarts, duration_s = self._progress.restarts, time.monotonic() - self._progress.begun_s
         try:
             write_metrics(path, result, run_id=self._run_id, exit_code=code, restarts=restarts, duration_s=duration_s)
         except OSError as e:
