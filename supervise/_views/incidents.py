@@ -163,8 +163,9 @@ def _soon(it: Occurrence) -> str:
 
 
 def hang_of(it: Occurrence) -> str:
-    """Return what was missing in a hang: ``no heartbeat for 30 s, step 4``."""
+    """Return what was missing in a hang: ``no heartbeat for 30 s, step 4, "loading"``."""
     step = f", step {it.fields['step']}" if "step" in it.fields else ""
+    step += f', "{short(it.fields["status"])}"' if it.fields.get("status") else ""
     why = f"; {short(it.fields['evidence'])}" if it.fields.get("evidence") else ""
     return f"no {short(it.fields['tier'])} for {seconds(it.fields['age_s'])}{step}{why}"
 

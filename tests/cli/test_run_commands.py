@@ -1,5 +1,6 @@
 """``supervise ls``, ``show``, ``logs`` and ``clean``: what the files of runs tell, also after a kill of supervise."""
 
+import html
 import json
 import os
 import re
@@ -86,7 +87,7 @@ def test_show_tells_what_happened_in_its_order(supervise: Command):
     hung = {"tier": "answer", "status": None, "step": None, "waiting": []}
     events = [
         event("process.started", 0, 0, pid=7),
-        event("process.hung", 1, 0, age_s=1.0, **hung),
+        event("process.hung", 1, 0, age_s=1.0, **hung | {"status": "exec:false: exit code 1"}),
         event("process.restarting", 2, 0, **ended),
         event("process.started", 3, 0, pid=8) | {"attempt": 1},
         event("process.hung", 4, 0, age_s=2.0, **hung) | {"attempt": 1},
@@ -94,11 +95,13 @@ def test_show_tells_what_happened_in_its_order(supervise: Command):
     write_run(supervise.tmp_path / "runs" / "job_x", 1, events, outcome="succeeded", exit_code=0)
     shown = told(supervise, "show", "job_x").splitlines()[5:]
     assert shown == [
-        "  rank 0 hung: no answer for 1.0 s",
+        '  rank 0 hung: no answer for 1.0 s ("exec:false: exit code 1")',
         "  rank 0 ended (exit code 4); restart 1 of this rank",
         "  rank 0 hung: no answer for 2.0 s",
         "  exit:     0",
     ]
+    page = html.unescape(told(supervise, "report", "job_x", "--output", "-"))
+    assert ', "exec:false: exit code 1"' in page
 
 
 @pytest.mark.parametrize(("left_out", "state"), [([], "waiting for a restart"), ([1], "ended, exit code 0")])

@@ -143,8 +143,9 @@ class _Story:
                 verb = "was stopped" if fields.get("end_role") in ("bystander", "terminated") else "ended"
                 line = f"{who} {verb} ({self.run.fault(it.rank) or exit_of(fields)}); {again}"
             case "process.hung":
+                status = f' ("{fields["status"]}")' if fields.get("status") else ""
                 why = f"; {fields['evidence']}" if fields.get("evidence") else ""
-                line = f"{who} hung: no {fields['tier']} for {fields['age_s']:.1f} s{why}"
+                line = f"{who} hung: no {fields['tier']} for {fields['age_s']:.1f} s{status}{why}"
             case "gang.restarting":
                 how = fields["error_type"]
                 cause = f"{self.spans([fields['root_cause_rank']])} {failed_or_ended(how)} ({how})"
