@@ -213,6 +213,8 @@ def make_plan(
             f"lease_s is {lease_s!r}; give at least {LEAST_LEASE_S:g} s, or short delays would end the gang"
         )
     GANG["timeout"].checked(timeout)
+    GANG["event_sink"].checked(event_sink)
+    GANG["log_line_prefixes"].checked(log_line_prefixes)
     check_policy(restart_policy)
     if restart_policy is not None and restart_policy.restart != "transient":
         raise SpecError(

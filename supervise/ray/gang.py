@@ -308,14 +308,18 @@ class RayGang:
             death_sig: The first signal; None for SIGTERM.
             timeout: Seconds until SIGKILL; None for the gang's grace. On a host that the driver cannot reach, the ranks
                 end when the lease is over.
+
+        Raises:
+            SpecError: An argument is not valid. Nothing was done.
         """
         try:
             result = self._finish(death_sig, timeout)
         except pykka.ActorDeadError:  # it was closed before
+            self._over.detach()
             outcome = self._outcome
             result = outcome.get(timeout=0) if outcome is not None and outcome.done() and not outcome.error() else None
         finally:
-            if self._handlers is not None:
+            if self._handlers is not None and not self._over.alive:
                 self._handlers()
         came, self._came = self._came, None
         if came is not None:
@@ -331,6 +335,8 @@ class RayGang:
                 self._came = came
             elif came is not None and came.kills:
                 self._ask(say.Close(death_sig=signals.kill_signal(), timeout=0.0))
+        if isinstance(error := closed.error(), SpecError):
+            raise error
         self._over.detach()
         with suppress(pykka.ActorDeadError, pykka.Timeout):
             self.ref.stop(timeout=_LEAVE_S)

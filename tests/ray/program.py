@@ -122,7 +122,7 @@ def reported() -> list[Any]:
 
 
 def second_start() -> dict[str, Any]:
-    """Start a gang twice, then close it twice."""
+    """Start a gang twice, close it with arguments that are not valid, then close it twice."""
     from supervise.ray import RayGang
 
     gang = RayGang(name="twice", entrypoint="sleep", nnodes=1, nproc_per_node=1, args=("1000",))
@@ -132,6 +132,11 @@ def second_start() -> dict[str, Any]:
         raised = ""
     except SpecError as error:
         raised = str(error)
+    for wrong in ({"timeout": -1}, {"death_sig": "x"}):
+        try:
+            gang.close(**cast("Any", wrong))
+        except SpecError as error:
+            raised += f"; {error}"
     running = gang.pids() == pids and gang.status().phase == "running"
     return {"raised": raised, "running": running, "closed": [str(cast("Any", gang.close()).outcome) for _ in range(2)]}
 

@@ -557,7 +557,13 @@ def _show_end(found: argparse.Namespace) -> int:
     recorded = run.result if run is not None else {}
     code = recorded.get("exit_code")
     if not isinstance(code, int):
-        unknown = {"finished": True, "outcome": None, "root_cause": None, "exit_codes": {}, "exit_code": None}
+        unknown: dict[str, Any] = {
+            "finished": True,
+            "outcome": None,
+            "root_cause": None,
+            "exit_codes": {},
+            "exit_code": None,
+        }
         return fail("wait", how_it_ended(found.target), show(found, unknown, (), REFUSED))
     ends = recorded.get("ends")
     known = ends.items() if isinstance(ends, dict) else ()
