@@ -284,7 +284,8 @@ class _FakeAttempt(Attempt):
     """An attempt whose later lives are further fake processes of the same launchers."""
 
     def renew(self, rank: int, life: int) -> None:
-        """Do nothing: the rank's launcher makes another process."""
+        """Note the number of the life, for its events. The rank's launcher makes another process."""
+        self.envs[rank] = {"TORCHELASTIC_RESTART_COUNT": str(life)}
 
 
 class FakeGang:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from supervise._api.tail_log import TailLog
     from supervise.destinations import LogsDest
+    from supervise.messages import GangStatus
     from supervise.result import RunProcsResult
 
 
@@ -196,6 +197,10 @@ class PContext(abc.ABC):
     @abc.abstractmethod
     def pids(self) -> dict[int, int]:
         """Return ``{rank: pid}``."""
+
+    def status(self) -> GangStatus | None:
+        """Return the phase of the gang and the state of each rank; None if a direct subclass does not know them."""
+        return None
 
     @abc.abstractmethod
     def _close(self, death_sig: signal.Signals, timeout: int = 30) -> None:

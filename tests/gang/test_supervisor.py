@@ -175,6 +175,8 @@ def test_a_rank_that_a_request_restarts_gets_another_process():
         for process in gang.processes.values():
             process.exit(0)
         assert ask(gang, Wait()).outcome == "succeeded"
+    lives = [(it["rank"], it.get("attempt", 0)) for it in gang.events.named("supervise.process.started")]
+    assert sorted(lives) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ def facade() -> None:
     specs: LogsSpecs = DefaultLogsSpecs(log_dir="/tmp/logs", redirects=Std.ALL, tee={0: Std.OUT})
     context = start_processes("trainer", train, {0: (0,), 1: (1,)}, {0: {}, 1: {}}, specs, start_method="spawn")
     pids: dict[int, int] = context.pids()
+    assert_type(context.status(), GangStatus | None)
     assert_type(context.wait(), RunProcsResult)
     assert_type(context.wait(-1), RunProcsResult)
     assert_type(context.wait(timeout=5), RunProcsResult | None)
