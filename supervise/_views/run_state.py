@@ -170,7 +170,7 @@ class Life:
         self.occurrences: list[Occurrence] = []
         """The first signals that supervise sent to it, its suspensions and its hangs, in their order."""
         self.hang: Occurrence | None = None
-        """The last hang that was reported."""
+        """The last hang that was reported; None if the life went on: it answered again, or ended for another reason."""
 
     @property
     def ended_s(self) -> float | None:
@@ -346,6 +346,8 @@ class RunState:
             life.ending = "failed" if it.fields.get("complaint") else "succeeded"
         else:
             life.ending = "stopped"
+        if life.ending != "stopped" and self.fault(rank) != "hung":
+            life.hang = None
 
     def _fails(self, rank: int, failure: Failure) -> None:
         self.failed[rank] = self.last_failures[rank] = failure

@@ -150,6 +150,29 @@ def test_a_hang_has_its_stacks(supervise: Command, tmp_path: Path) -> None:
     assert ", hung, " in page.bars()[1]
 
 
+@pytest.mark.parametrize("faulted", [False, True])
+def test_only_a_rank_that_failed_by_its_hang_is_called_hung(
+    supervise: Command, tmp_path: Path, *, faulted: bool
+) -> None:
+    """A rank may go on after a hang, and fail later for another reason. Its bar is not marked as hung until the end."""
+    fault = [event("process.faulted", 5, 0, message="hung: no heartbeat for 1.0 s", level="error")]
+    events = [
+        event("process.started", 0, 0, pid=7),
+        event("process.hung", 5, 0, tier="heartbeat", age_s=1.0, step=None, status=None, waiting=[]),
+        *(fault if faulted else []),
+        exited(10, 0, exit_code=3, level="error", spontaneous=not faulted),
+    ]
+    write_run(tmp_path / "runs/job_x", 1, events, outcome="failed", root_cause=0, report=["rank 0 failed"])
+    page = page_of(supervise, "job")
+    how = "hung" if faulted else "failed"
+    assert f"to 10 s, {how}, exit code 3 (root cause)" in page.bars()[0]
+    assert f"{how} , exit code 3" in page.text.rpartition("All ranks")[2]
+    [bar] = [
+        attrs for _, attrs in page.attributes if attrs.get("class") == "hung" and "width" in attrs and "x" in attrs
+    ]
+    assert (bar["x"], bar["width"]) == ("400.0", "600.0" if faulted else "100.0")
+
+
 def test_after_a_kill_of_supervise_the_ends_are_unknown(supervise: Command) -> None:
     with supervise.started("-n", "2", "--run-id", "job", "sh", "-c", "echo there; exec sleep 1000") as run:
         until_all_have_started(supervise)

@@ -194,7 +194,10 @@ class RankHistory:
         return next(reversed(self.lives), None)
 
     def went_on_s(self, life: Life, hang: Occurrence) -> float | None:
-        """Return when a sample shows more output, or a higher step, than before a hang; None if no sample does."""
+        """Return when a sample shows more output, or a higher step, than before a hang.
+
+        If no sample does, return the time of the hang if the rank went on at an unknown time, or None if it did not.
+        """
         before: int | None = None
         for point in self.points:
             value = point.output_bytes if hang.fields["tier"] == "output" else point.step
@@ -204,15 +207,13 @@ class RankHistory:
                 before = value
             elif before is not None and value > before:
                 return point.at_s
-        return None
+        return None if hang is life.hang else hang.at_s
 
     @property
     def hangs(self) -> bool:
-        """Whether its last life hangs, or hung until it was stopped."""
+        """Whether its last life hangs, or hung until its end."""
         life = self.life
-        if life is None or life.hang is None or life.ending not in ("running", "stopped"):
-            return False
-        return self.went_on_s(life, life.hang) is None
+        return life is not None and life.hang is not None and self.went_on_s(life, life.hang) is None
 
 
 class History:

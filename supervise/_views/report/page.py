@@ -362,13 +362,13 @@ def shown_end(life: Life, *, hangs: bool) -> str:
 
     Args:
         life: The life.
-        hangs: Whether the life hangs, or hung until it was stopped.
+        hangs: Whether the life hangs, or hung until its end.
     """
     end = how(life)
     told: dict[Ending, str] = {
         "succeeded": "succeeded" if end == "exit code 0" else f"succeeded, {end}",
         "stopped": f"{'hung until ' if hangs else ''}stopped, {end}",
-        "failed": f"{'failed' if life.hang is None else 'hung'}, {end}",
+        "failed": f"{'hung' if hangs else 'failed'}, {end}",
         "unknown": "end unknown",
         "running": "running, hung" if hangs else "running",
     }
