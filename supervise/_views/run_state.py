@@ -37,6 +37,7 @@ _KINDS: dict[str, type | list[type]] = {
     **dict.fromkeys(("signal", "status", "tier"), str),
     **dict.fromkeys(("core_dumped", "ended", "oom_kill", "spontaneous"), bool),
     "descendants": [int],
+    "failed_ranks": [int],
     "left_out": [int],
     "places": [str],
 }
@@ -44,6 +45,7 @@ _KINDS: dict[str, type | list[type]] = {
 
 _NEEDS: dict[str, set[str]] = {
     "events.lost": {"count"},
+    "gang.failed": {"failed_ranks"},
     "gang.restarting": {"attempt", "error_type", "root_cause_rank"},
     "gang.stacks": {"places"},
     "gang.stopping": {"reason"},
@@ -352,10 +354,14 @@ class RunState:
     def _fails(self, rank: int, failure: Failure) -> None:
         self.failed[rank] = self.last_failures[rank] = failure
 
-    def _of_gang(self, it: Occurrence) -> None:
+    def _of_gang(self, it: Occurrence) -> None:  # noqa: C901 - one case per event
         match it.name:
             case "gang.starting":
                 self._begin()
+            case "gang.failed":  # also of a rank with exit code 0 whose restart kind is permanent
+                for known in (self.ranks[rank] for rank in it.fields["failed_ranks"] if rank in self.ranks):
+                    if known.life is not None and known.life.end is not None:
+                        known.life.ending = "failed"
             case "gang.stopping":
                 self.stop = it
             case "gang.restarting":

@@ -58,6 +58,17 @@ def test_a_success_has_no_root_cause(supervise: Command) -> None:
     assert "What happened" not in page.text
 
 
+def test_a_rank_that_must_not_end_has_failed_by_its_exit_with_code_0(supervise: Command) -> None:
+    """Its restart kind is permanent, and no restart is left. Only the event of the gang's failure says that."""
+    words = ("-n", "1", "--run-id", "job", "--restart", "permanent", "--max-restarts", "1", "--backoff", "0", "true")
+    assert supervise.run(*words).returncode == 1
+    page = page_of(supervise, "job")
+    assert "exited with code 0; its restart kind is permanent, and no restart is left" in page.text
+    assert "failed, exit code 0, 1 restart (root cause)" in page.bars()[0]
+    lives = json.loads(supervise.supervise("report", "--json", "job").stdout)["ranks"]["0"]["newest_lives"]
+    assert [life["ending"] for life in lives] == ["succeeded", "failed"]
+
+
 def test_a_failure_that_a_restart_has_mended_is_no_root_cause(supervise: Command, tmp_path: Path) -> None:
     """Neither of a run that timed out later, nor of one whose supervise was killed later."""
     events = [
