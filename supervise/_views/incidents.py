@@ -113,18 +113,25 @@ class Incident(NamedTuple):
     """One printable line."""
 
 
-def incident(it: Occurrence, *, present: bool, titles: Sequence[str] = ()) -> Incident:
+CANCELED = "did not take place"
+"""What is said about an announced restart that has not begun at the end of the run."""
+
+
+def incident(it: Occurrence, *, present: bool, titles: Sequence[str] = (), canceled: bool = False) -> Incident:
     """Return an event of `KINDS` in words.
 
     Args:
         it: The event.
         present: Whether the words are about the present, as in ``hangs``; otherwise about the past, as in ``hung``.
         titles: Role and role rank of each rank, as for `spans`.
+        canceled: Whether it announces a restart that did not take place.
     """
-    return Incident(it.at_s, KINDS[it.name], it.rank, _text(it, titles, present=present))
+    return Incident(it.at_s, KINDS[it.name], it.rank, _text(it, titles, present=present, canceled=canceled))
 
 
-def _text(it: Occurrence, titles: Sequence[str], *, present: bool) -> str:  # noqa: C901, PLR0911 - one case per event
+def _text(  # noqa: C901, PLR0911 - one case per event
+    it: Occurrence, titles: Sequence[str], *, present: bool, canceled: bool
+) -> str:
     rank, fields = "" if it.rank is None else spans([it.rank], titles), it.fields
     match it.name:
         case "process.exited":
@@ -132,7 +139,8 @@ def _text(it: Occurrence, titles: Sequence[str], *, present: bool) -> str:  # no
             return f"{rank} failed{at_step(fields.get('step'), fields.get('status'))}: {end_of(it)}{after}"
         case "process.restarting":
             stopped = "stopped, " if fields.get("end_role") in ("bystander", "terminated") else ""
-            return f"{rank} restarts {_soon(it)}: {stopped}{end_of(it)}"
+            again = f"a restart of {rank} {CANCELED}" if canceled else f"{rank} restarts {_soon(it)}"
+            return f"{again}: {stopped}{end_of(it)}"
         case "process.hung":
             return f"{rank} {'hangs' if present else 'hung'}: {hang_of(it)}"
         case "process.faulted":
@@ -148,7 +156,8 @@ def _text(it: Occurrence, titles: Sequence[str], *, present: bool) -> str:  # no
         case "gang.restarting":
             how = fields["error_type"]
             why = f"{spans([fields['root_cause_rank']], titles)} {failed_or_ended(how)} ({short(how)})"
-            return f"all ranks restart {_soon(it)}: {why}"
+            again = f"a restart of all ranks {CANCELED}" if canceled else f"all ranks restart {_soon(it)}"
+            return f"{again}: {why}"
         case "gang.stopping":
             return f"supervise stops the ranks ({short(fields['reason'])})"
         case "events.lost":

@@ -62,6 +62,7 @@ _NEEDS: dict[str, set[str]] = {
 }
 """Event to the fields without which it is not valid. Only an exit code may be None."""
 
+RESTARTS = ("process.restarting", "gang.restarting")
 _OF_A_LIFE = frozenset(
     f"process.{what}"
     for what in ("exited", "faulted", "hung", "ready", "signaled", "started", "start_failed", "stopped")
@@ -292,6 +293,18 @@ class RunState:
         """Return why a rank failed while it ran, such as ``hung``; "" if its exit is the failure."""
         failure = self.failed.get(rank)
         return "" if failure is None or failure.life.launch_failure is not None else failure.why.partition(":")[0]
+
+    def is_canceled(self, it: Occurrence, run_state: str) -> bool:
+        """Return whether an event announces a restart, and the run has ended without it.
+
+        Args:
+            it: The event.
+            run_state: The state of the run, as that of a `RecordedRun`.
+        """
+        if it.name not in RESTARTS or run_state in ("running", "unknown"):
+            return False
+        lives = (known.life for known in (self.ranks.values() if it.rank is None else [self.of(it.rank)]))
+        return not any(life is not None and life.attempt >= it.fields.get("attempt", 0) for life in lives)
 
     def of(self, rank: int) -> RankLives:
         """Return the lives of a rank, which may have none."""

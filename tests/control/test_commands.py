@@ -214,7 +214,11 @@ def test_a_restart_that_a_stop_has_canceled_did_not_take_place(supervise: Comman
     assert json.loads((supervise.directory() / "result.json").read_text())["restarts"] == 0
     shown = told(supervise, "show", "job")
     assert "after 1 restart" not in shown
-    assert "waiting for a restart" not in told(supervise, "show", "job", "--json")
+    assert "  rank 0 ended (exit code 3); restart 1 of this rank did not take place\n" in shown
+    whole = json.loads(told(supervise, "show", "job", "--json"))
+    assert (whole["restarts"], "waiting for a restart" in whole["ranks"].values()) == ([], False)
+    page = json.loads(told(supervise, "report", "job", "--json"))
+    assert [each["text"] for each in page["incidents"]] == ["a restart of rank 0 did not take place: exit code 3"]
 
 
 def test_a_restart_that_a_request_hastens_is_shown_once(supervise: Command):

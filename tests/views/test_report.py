@@ -150,6 +150,29 @@ def test_a_restart_of_all_ranks_is_an_incident(supervise: Command) -> None:
     assert "(root cause)" not in " ".join(page.bars())
 
 
+def test_a_restart_of_all_ranks_that_a_stop_has_canceled_is_no_restart(supervise: Command, tmp_path: Path) -> None:
+    """Of a run that goes on elsewhere, it may still come."""
+    restart = {"max_restarts": 3, "error_type": "exit code 1", "root_cause_rank": 0, "backoff_s": 9.0}
+    events = [
+        event("process.started", 0, 0, pid=7),
+        exited(1, 0, exit_code=1, level="error"),
+        event("gang.restarting", 1, **restart, attempt=1),
+        event("process.started", 2, 0, pid=8, attempt=1),
+        exited(3, 0, exit_code=1, level="error", attempt=1),
+        event("gang.restarting", 3, **restart, attempt=2),
+    ]
+    write_run(tmp_path / "runs/job_x", 1, events, outcome="failed", root_cause=0)
+    write_run(tmp_path / "runs/elsewhere_x", 1, events)
+    page = page_of(supervise, "job")
+    assert "all ranks restart in 9 s: rank 0 failed (exit code 1)" in page.text
+    assert "a restart of all ranks did not take place: rank 0 failed (exit code 1)" in page.text
+    assert [attrs.get("class") for _, attrs in page.attributes if "d" in attrs].count("all") == 2  # legend, row
+    assert page_of(supervise, "elsewhere").text.count("all ranks restart in 9 s") == 2
+    shown = supervise.supervise("show", "job").stdout
+    assert "rank 0 failed (exit code 1); restart 1\n" in shown
+    assert "rank 0 failed (exit code 1); restart 2 did not take place\n" in shown
+
+
 def test_a_hang_has_its_stacks(supervise: Command, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(HANGS)
     words = ("-n", "2", "--run-id", "job", "--heartbeat-timeout", "6", "--on-hang", "fail", "program.py")

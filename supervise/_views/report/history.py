@@ -221,10 +221,8 @@ class History:
 
     def __init__(self, run: RecordedRun) -> None:
         """Read the files of the run."""
-        self.marks: list[Incident] = []
-        """What happened to the whole gang: starts, restarts, its stop."""
-        self.incidents: list[Incident] = []
-        """Restarts, hangs, losses, and processes that remained, with the ranks in the text."""
+        self._of_gang: list[Occurrence] = []
+        self._told: list[Occurrence] = []
         self.more_incidents = 0
         """How many later incidents are left out."""
         self.root_cause: int | None = None
@@ -246,12 +244,12 @@ class History:
         self._conclude()
 
     def _take(self, it: Occurrence) -> None:
-        if it.name in _OF_GANG and len(self.marks) < _MOST_MARKS:
-            self.marks.append(_mark(it))
+        if it.name in _OF_GANG and len(self._of_gang) < _MOST_MARKS:
+            self._of_gang.append(it)
         if it.name not in _INCIDENTS or (it.rank is None and it.name.startswith("process.")):
             return
-        if len(self.incidents) < _MOST_MARKS:
-            self.incidents.append(incident(it, present=False, titles=self.run.titles))
+        if len(self._told) < _MOST_MARKS:
+            self._told.append(it)
         else:
             self.more_incidents += 1
 
@@ -279,6 +277,11 @@ class History:
             self._last_s = max(self._last_s, time.time())
         self.end_s = max(self._last_s, self.begin_s + 0.001)
         """The end of the run, or the last known moment."""
+        canceled = {it for it in (*self._of_gang, *self._told) if self.state.is_canceled(it, run.state)}
+        self.marks = [_mark(it) for it in self._of_gang if it not in canceled]
+        """What happened to the whole gang: starts, restarts, its stop."""
+        self.incidents = [incident(it, present=False, titles=run.titles, canceled=it in canceled) for it in self._told]
+        """Restarts, hangs, losses, and processes that remained, with the ranks in the text."""
         if run.state != "running":
             for rank in self.ranks.values():
                 for life in rank.lives:

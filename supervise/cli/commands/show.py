@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from supervise._printable import one_line, printable
 from supervise._story.wording import at_step, columns, exit_of, failed_or_ended, fitted, left_outside, spans
-from supervise._views.run_state import Occurrence, RankLives, RunState, parsed_time
+from supervise._views.incidents import CANCELED
+from supervise._views.run_state import RESTARTS, Occurrence, RankLives, RunState, parsed_time
 from supervise.cli.commands.runs import (
     RunParser,
     as_object,
@@ -93,7 +94,6 @@ def _row(run: RecordedRun, *, brief: bool) -> tuple[str, ...]:
 
 _LONGEST_LINE = 2000
 _MOST_RESTARTS = 20
-_RESTARTS = ("process.restarting", "gang.restarting")
 
 
 def show(words: Sequence[str]) -> int:
@@ -121,15 +121,21 @@ class _Story:
         self.run = RunState()
         self.spans = partial(spans, titles=run.titles, local=run.is_of_one_host_of_several)
         self.restarts: list[str] = []
-        """A line for each restart."""
+        """A line for each restart; after the end of the run, for each that took place."""
+        self._newest: dict[int | None, tuple[Occurrence, int, str]] = {}
+        """Rank to its last announced restart, with the index of its line; None: that of all ranks."""
         self._announced: set[tuple[int, int]] = set()
         """Rank and number of each restart of single ranks. A request shortens a wait, and announces it once more."""
         self.lines: list[tuple[str, str]] = []
         """Name of an event and its line: restarts, hangs, stacks, lost events and the stop, in their order."""
         for it in filter(None, map(self.run.apply, run.events())):
             self._take(it)
+        for it, at, line in self._newest.values():
+            if self.run.is_canceled(it, run.state):
+                self.lines[at] = it.name, f"{self.lines[at][1]} {CANCELED}"
+                self.restarts.remove(line)
 
-    def _take(self, it: Occurrence) -> None:
+    def _take(self, it: Occurrence) -> None:  # noqa: C901 - one case per event
         fields = it.fields
         who = "" if it.rank is None else self.spans([it.rank])
         line = ""
@@ -162,7 +168,9 @@ class _Story:
                 pass
         if line:
             self.lines.append((it.name, one_line(line)))
-            self.restarts += [line] if it.name in _RESTARTS else []
+            if it.name in RESTARTS:
+                self.restarts.append(line)
+                self._newest[it.rank] = it, len(self.lines) - 1, line
 
     def states(self) -> dict[int, str]:
         """Return each rank to its state, in the order of ranks."""
@@ -204,7 +212,7 @@ def _story(run: RecordedRun, story: _Story) -> list[str]:
     more = max(len(story.restarts) - _MOST_RESTARTS, 0)
     shown, left = [f"{more} restarts before"] if more else [], more
     for name, line in story.lines:
-        if name in _RESTARTS and left:
+        if name in RESTARTS and left:
             left -= 1
         elif not (name == "gang.stopping" and run.result):
             shown.append(line)
