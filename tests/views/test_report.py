@@ -217,6 +217,23 @@ def test_after_a_kill_of_supervise_the_ends_are_unknown(supervise: Command) -> N
     assert all("end unknown" in bar for bar in page.bars())
 
 
+@pytest.mark.parametrize(
+    ("ended", "told"),
+    [
+        ((1,), " The ends of ranks 0, 2 are not known."),
+        ((0, 1), " The end of rank 2 is not known."),
+        ((0, 1, 2), " Rank 0 failed at"),
+    ],
+)
+def test_after_a_kill_of_supervise_the_ends_that_are_known_are_not_called_unknown(
+    supervise: Command, tmp_path: Path, ended: tuple[int, ...], told: str
+) -> None:
+    events = [event("process.started", 0, rank, pid=7 + rank) for rank in range(3)]
+    events += [exited(1, rank, exit_code=5, level="error") for rank in ended]
+    write_run(tmp_path / "runs/job_x", 3, events, {"host_name": os.uname().nodename})  # which was booted since then
+    assert f"supervise was killed before it could write a result.{told}" in page_of(supervise, "job").text
+
+
 def test_a_run_that_goes_on_has_a_page(supervise: Command) -> None:
     with supervise.started("-n", "2", "--run-id", "job", "sh", "-c", "echo there; exec sleep 1000") as run:
         until_all_have_started(supervise)

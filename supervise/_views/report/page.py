@@ -476,10 +476,17 @@ def _story(run: RecordedRun, history: History) -> str:
     if isinstance(report, list) and report:
         return f"{_stop(history)}{_lines(map(str, report))}"
     told = {
-        "killed": "<p>supervise was killed before it could write a result. The ends of the ranks are not known.</p>",
+        "killed": f"<p>supervise was killed before it could write a result.{text(_unknown_ends(run, history))}</p>",
         "unknown": "<p>supervise may still run on another host. This is what its files say until now.</p>",
     }
     return told.get(run.state, "") + _stop(history) + _failed(run, history)
+
+
+def _unknown_ends(run: RecordedRun, history: History) -> str:
+    """Return a sentence that names the ranks whose last life has no known end; "" if there is no such rank."""
+    found = [rank for rank, each in history.ranks.items() if each.life is not None and each.life.ending == "unknown"]
+    verb = "end of {} is" if len(found) == 1 else "ends of {} are"
+    return f" The {verb.format(spans(found, run.titles))} not known." if found else ""
 
 
 def _stop(history: History) -> str:
