@@ -14,7 +14,7 @@ from supervise._views.report import page as report_page
 from supervise._views.report.page import _LEGEND
 from tests.cli.command import Command
 from tests.patience import PATIENCE_S
-from tests.views.fake_run import BEGIN_S, event, exited, large_run, write_run
+from tests.views.fake_run import BEGIN_S, event, exited, iso, large_run, write_run
 from tests.views.page import page_of, until_all_have_started
 
 MB = 1 << 20
@@ -67,6 +67,17 @@ def test_a_rank_that_must_not_end_has_failed_by_its_exit_with_code_0(supervise: 
     assert "failed, exit code 0, 1 restart (root cause)" in page.bars()[0]
     lives = json.loads(supervise.supervise("report", "--json", "job").stdout)["ranks"]["0"]["newest_lives"]
     assert [life["ending"] for life in lives] == ["succeeded", "failed"]
+
+
+def test_the_durations_of_the_page_are_those_of_the_report_and_of_show(supervise: Command, tmp_path: Path) -> None:
+    """The run ends with its result, after its last event; how long a rank ran is in the event of its exit."""
+    events = [event("process.started", 1, 0, pid=7), exited(6, 0, exit_code=3, level="error", uptime_s=4.2)]
+    ended = {"outcome": "failed", "root_cause": 0, "timestamp": iso(BEGIN_S + 8.5)}
+    write_run(tmp_path / "runs/job_x", 1, events, **ended)
+    page = page_of(supervise, "job").text
+    assert " duration 8.5 s " in page
+    assert " root cause 4.2 s " in page
+    assert ", ran 8.5 s\n" in supervise.supervise("show", "job").stdout
 
 
 def test_a_failure_that_a_restart_has_mended_is_no_root_cause(supervise: Command, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from supervise._record import NamedTuple
 from supervise._story.wording import titled
 from supervise._views.incidents import KINDS, Incident, end_of, hang_of, incident, short
-from supervise._views.run_state import MOST_RANKS, Life, Occurrence, RankLives, RunState, is_a
+from supervise._views.run_state import MOST_RANKS, Life, Occurrence, RankLives, RunState, is_a, parsed_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -273,8 +273,9 @@ class History:
         begin = run.started.timestamp() if run.started is not None else min(starts, default=self._last_s)
         self.begin_s = min([begin, *starts])
         """When the run began, in seconds since the epoch."""
-        if run.state == "running":
-            self._last_s = max(self._last_s, time.time())
+        ended = parsed_time(run.result.get("timestamp"))
+        known_s = time.time() if run.state == "running" else 0.0 if ended is None else ended.timestamp()
+        self._last_s = max(self._last_s, known_s)
         self.end_s = max(self._last_s, self.begin_s + 0.001)
         """The end of the run, or the last known moment."""
         canceled = {it for it in (*self._of_gang, *self._told) if self.state.is_canceled(it, run.state)}

@@ -589,6 +589,7 @@ def _rank_row(run: RecordedRun, history: History, rank: RankHistory, *, told: bo
     if life is None:
         return Row((str(rank.rank), *role, "-", "-", "not started", "-", "-", "-", "-", *status, ""))
     to_s = history.end_s if life.ended_s is None else life.ended_s
+    ran_s = life.facts.get("uptime_s", to_s - life.started_s)
     cause = ", root cause" if rank.rank == history.root_cause else ""
     peak = max([life.facts.get("max_rss_bytes", 0), *(point.rss_bytes for point in rank.points)])
     sampled = next((point.step for point in reversed(rank.points) if point.step is not None), None)
@@ -603,7 +604,7 @@ def _rank_row(run: RecordedRun, history: History, rank: RankHistory, *, told: bo
         str(life.pid),
         str(rank.known.count),
         unbroken(shown_end(life, hangs=rank.hangs) + cause),
-        text(seconds(max(0.0, to_s - life.started_s))),
+        text(seconds(max(0.0, ran_s))),
         "-" if cpu_s is None else text(seconds(cpu_s)),
         text(size(peak)) if peak else "-",
         "-" if step is None else str(step),
