@@ -26,10 +26,10 @@ _PIDS = 5
 
 def seconds(value: float) -> str:
     """Format a duration."""
-    if value < 1:
+    if round(value * 1000) < 1000:
         return f"{value * 1000:.0f} ms"
-    if value < 60:
-        return f"{value:.1f} s" if value < 10 and value != int(value) else f"{value:.0f} s"
+    if round(value) < 60:
+        return f"{value:.1f} s" if round(value, 1) < 10 and value != int(value) else f"{value:.0f} s"
     minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
@@ -83,7 +83,7 @@ def size(size_bytes: float | None) -> str:
     if size_bytes is None:
         return "-"
     for unit in _UNITS[:-1]:
-        if size_bytes < _STEP:
+        if round(size_bytes) < _STEP:
             return f"{size_bytes:.0f} {unit}"
         size_bytes /= _STEP
     return f"{size_bytes:.1f} {_UNITS[-1]}"

@@ -279,13 +279,23 @@ def test_a_rank_that_no_run_has_is_named_without_a_role():
     ("value", "text"),
     [
         *((0.0421, "42 ms"), (2.26, "2.3 s"), (30.0, "30 s"), (75, "1 min 15 s"), (7260, "2 h 01 min")),
-        *((0.999, "999 ms"), (1.0, "1 s"), (9.96, "10.0 s"), (10.4, "10 s"), (59.4, "59 s")),  # the bounds of the forms
+        *((0.999, "999 ms"), (1.0, "1 s"), (9.96, "10 s"), (10.4, "10 s"), (59.4, "59 s")),  # the bounds of the forms
+        *((0.9996, "1.0 s"), (9.94, "9.9 s"), (59.99, "1 min 00 s")),  # no form has a value that it rounds to the next
         *((60.0, "1 min 00 s"), (3599.0, "59 min 59 s"), (3600.0, "1 h 00 min")),
     ],
 )
 def test_durations_are_for_people(value: float, text: str):
     """The unit fits the value."""
     assert wording.seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1023.4, "1023 B"), (1023.6, "1 KiB"), ((1 << 20) - 1, "1 MiB"), (1023 << 20, "1023 MiB"), (3 << 41, "6.0 TiB")],
+)
+def test_a_size_has_the_unit_that_fits_its_rounded_value(value: float, text: str):
+    """Not 1024 B, and not 1024 KiB."""
+    assert wording.size(value) == text
 
 
 def test_the_example_counts_on_four_ranks(supervise: Command):

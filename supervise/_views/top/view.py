@@ -57,7 +57,7 @@ BAD = ("failed", "hung", "suspended", "backoff")
 def _as_shown(size_bytes: float | None) -> float:
     """Return a size, rounded as in its text."""
     value, unit = float(size_bytes or 0), 1
-    while value >= 1024:
+    while round(value) >= 1024:
         value, unit = value / 1024, unit * 1024
     return round(value) * unit
 
