@@ -275,6 +275,25 @@ def test_a_narrow_terminal_keeps_what_matters_most():
     assert [column.head for column in columns_for(reading(4), 20, set())] == ["RANK", "STATE"]
 
 
+def test_no_number_is_cut():
+    """It would be another number. The column becomes wider, and a narrow terminal has fewer columns."""
+    found = reading(
+        3,
+        r0={"step": 123_456_789, "beat_age_s": 6000.0, "cpu": 1234.5},
+        r1={"step": 12_345_678, "beat_age_s": 599.7, "rss_bytes": 1023 << 40, "restarts": 123_456_789},
+        r2={"beat_age_s": 35_999.0},
+    )
+    view = view_of(found)
+    view.key("o")
+    first, second, third = (line.split() for line in shown(view, 160)[2:5])
+    assert {"123456789", "100", "min", "123450%"} <= set(first)
+    assert {"12345678", "10", "1023.0", "TiB", "123456789"} <= set(second)
+    assert "10 h" in " ".join(third)
+    for columns in range(20, 160):
+        heads = {column.head for column in columns_for(found, columns, set())}
+        assert (" 123456789 " in shown(view, columns)[2]) == ("STEP" in heads)
+
+
 def test_a_column_that_was_shown_stays():
     seen: set[str] = set()
     columns_for(reading(2, r1={"restarts": 1}), 160, seen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from signal import Signals
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from supervise._record import NamedTuple
 from supervise._story.wording import size
@@ -98,30 +98,29 @@ _DROPPED = ("PROCS", "OUTPUT/s", "RESTARTS", "MEMORY", "CPU", "BEAT", "ROLE", "S
 
 
 class Column(NamedTuple):
-    """A column of fixed width."""
+    """A column."""
 
     head: str
     width: int
+    """Its width. `columns_for` makes a column of numbers as wide as its highest number."""
     left: bool
     """Whether its text is aligned to the left."""
-    text: Callable[[RankReading], str | None]
+    value: Callable[[RankReading], Any]
     """None if the rank has no such value."""
+    shown: Callable[[Any], str] = str
+
+    def text(self, row: RankReading) -> str | None:
+        """Return its text about a rank; None if the rank has no such value."""
+        value = self.value(row)
+        return None if value is None else self.shown(value)
 
 
-def _age(age_s: float | None) -> str | None:
-    if age_s is None:
-        return None
+def _age(age_s: float) -> str:
     if age_s < 2:
         return "<2 s"
-    if age_s < 600:
+    if round(age_s) < 600:
         return f"{age_s:.0f} s"
-    return f"{age_s / 60:.0f} min" if age_s < 36_000 else f"{age_s / 3600:.0f} h"
-
-
-def _rate(bytes_per_s: float | None) -> str | None:
-    if bytes_per_s is None:
-        return None
-    return size(bytes_per_s) if bytes_per_s else "0"
+    return f"{age_s / 60:.0f} min" if round(age_s / 60) < 600 else f"{age_s / 3600:.0f} h"
 
 
 def _state(row: RankReading) -> str:
@@ -132,19 +131,18 @@ def _state(row: RankReading) -> str:
 
 
 def _columns(reading: Reading) -> list[Column]:
-    rank_width = max(4, len(str(max(reading.ranks, default=0))))
     role_width = min(16, max((len(row.role) for row in reading.ranks.values()), default=0))
     return [
-        Column("RANK", rank_width, False, lambda row: str(row.rank)),
+        Column("RANK", 4, False, lambda row: row.rank),
         Column("ROLE", max(4, role_width), True, lambda row: row.role or None),
         Column("STATE", 10, True, _state),
-        Column("CPU", 5, False, lambda row: None if row.cpu is None else f"{row.cpu * 100:.0f}%"),
-        Column("MEMORY", 8, False, lambda row: None if row.rss_bytes is None else size(row.rss_bytes)),
-        Column("PROCS", 5, False, lambda row: None if row.processes is None else str(row.processes)),
-        Column("STEP", 7, False, lambda row: None if row.step is None else str(row.step)),
-        Column("BEAT", 6, False, lambda row: _age(row.beat_age_s)),
-        Column("OUTPUT/s", 8, False, lambda row: _rate(row.output_bytes_per_s)),
-        Column("RESTARTS", 8, False, lambda row: str(row.restarts) if row.restarts else None),
+        Column("CPU", 5, False, lambda row: row.cpu, lambda cpu: f"{cpu * 100:.0f}%"),
+        Column("MEMORY", 8, False, lambda row: row.rss_bytes, size),
+        Column("PROCS", 5, False, lambda row: row.processes),
+        Column("STEP", 7, False, lambda row: row.step),
+        Column("BEAT", 7, False, lambda row: row.beat_age_s, _age),
+        Column("OUTPUT/s", 8, False, lambda row: row.output_bytes_per_s, lambda rate: size(rate) if rate else "0"),
+        Column("RESTARTS", 8, False, lambda row: row.restarts or None),
     ]
 
 
@@ -156,8 +154,12 @@ def columns_for(reading: Reading, columns: int, seen: set[str]) -> list[Column]:
         columns: Width of the terminal.
         seen: The heads of columns that were shown before. These columns stay; the heads of this reading are added.
     """
-    rows = reading.ranks.values()
-    found = [each for each in _columns(reading) if each.head in seen or any(each.text(row) is not None for row in rows)]
+    found = []
+    for each in _columns(reading):
+        values = [value for row in reading.ranks.values() if (value := each.value(row)) is not None]
+        if values or each.head in seen:
+            widest = len(each.shown(max(values))) if values and not each.left else 0
+            found.append(each._replace(width=max(each.width, widest)))  # a number that is cut is another number
     seen.update(column.head for column in found)
     for head in _DROPPED:
         if sum(column.width + 2 for column in found) + _LEAST_LAST_LINE <= columns:
