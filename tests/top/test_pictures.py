@@ -294,6 +294,26 @@ def test_no_number_is_cut():
         assert (" 123456789 " in shown(view, columns)[2]) == ("STEP" in heads)
 
 
+LONG = "日本語の役割の名前の長い"
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        (160, ["inference-server0", "inference-server-gpu0", "inference-server-gpu11", f"{LONG}3"]),
+        (80, ["inference-server0", "inference~rver-gpu0", "inference~ver-gpu11", "日本語の~前の長い3"]),
+    ],
+)
+def test_a_long_role_keeps_its_number(columns: int, told: list[str]):
+    """And its end, by which roles often differ. With free columns, it is whole."""
+    roles = ("inference-server0", "inference-server-gpu0", "inference-server-gpu11", f"{LONG}3")
+    found = reading(4, **{f"r{rank}": {"role": role} for rank, role in enumerate(roles)})
+    lines = shown(view_of(found), columns)
+    assert [line.split()[1] for line in lines[2:6]] == told
+    starts = {width_of(line[: line.index(" ready ")]) for line in lines[2:6]}
+    assert starts == {lines[1].index("STATE") - 1}
+
+
 def test_a_column_that_was_shown_stays():
     seen: set[str] = set()
     columns_for(reading(2, r1={"restarts": 1}), 160, seen)

@@ -169,7 +169,6 @@ def _rank_row(canvas: Canvas, at_row: int, row: RankReading, state: str, columns
             canvas.write(at_row, at, shown[: column.width], _style(state))
         elif (found := column.text(row)) is not None:
             style = "late" if column.head == "BEAT" and state in ("late", "hung") else ""
-            found = found[: column.width]
             canvas.write(at_row, at, found if column.left else found.rjust(column.width), style)
         at += column.width + 2
     canvas.write(at_row, at, (row.last_line or "").strip() or row.status or "")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import string
+from functools import partial
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Literal
 
+from supervise._printable import first_columns, width_of
 from supervise._record import NamedTuple
 from supervise._story.wording import size
 
@@ -93,6 +95,8 @@ _SEVERITIES = {state: number for number, state in enumerate(STATES)}
 
 
 _LEAST_LAST_LINE = 16
+_LEAST_ROLE = 16
+"""Columns of the longest role, if the terminal has no more for it."""
 _DROPPED = ("PROCS", "OUTPUT/s", "RESTARTS", "MEMORY", "CPU", "BEAT", "ROLE", "STEP")
 """The columns that a narrow terminal lacks, in the order in which they are dropped."""
 
@@ -131,7 +135,7 @@ def _state(row: RankReading) -> str:
 
 
 def _columns(reading: Reading) -> list[Column]:
-    role_width = min(16, max((len(row.role) for row in reading.ranks.values()), default=0))
+    role_width = min(_LEAST_ROLE, _widest_role(reading))
     return [
         Column("RANK", 4, False, lambda row: row.rank),
         Column("ROLE", max(4, role_width), True, lambda row: row.role or None),
@@ -144,6 +148,21 @@ def _columns(reading: Reading) -> list[Column]:
         Column("OUTPUT/s", 8, False, lambda row: row.output_bytes_per_s, lambda rate: size(rate) if rate else "0"),
         Column("RESTARTS", 8, False, lambda row: row.restarts or None),
     ]
+
+
+def _widest_role(reading: Reading) -> int:
+    return max(map(width_of, {row.role for row in reading.ranks.values()}), default=0)
+
+
+def _without_middle(role: str, columns: int) -> str:
+    """Return a role and its number in at most so many columns: the beginning, ``~``, and the end with the number."""
+    if width_of(role) <= columns:
+        return role
+    number = role[len(role.rstrip(string.digits)) :]
+    end = role
+    while width_of(end) > max(len(number), (columns - 1) // 2):
+        end = end[1:]
+    return f"{first_columns(role, columns - 1 - width_of(end))}~{end}"
 
 
 def columns_for(reading: Reading, columns: int, seen: set[str]) -> list[Column]:
@@ -165,6 +184,11 @@ def columns_for(reading: Reading, columns: int, seen: set[str]) -> list[Column]:
         if sum(column.width + 2 for column in found) + _LEAST_LAST_LINE <= columns:
             break
         found = [column for column in found if column.head != head]
+    free = max(0, columns - _LEAST_LAST_LINE - sum(column.width + 2 for column in found))
+    for at, column in enumerate(found):
+        if column.head == "ROLE":
+            width = max(column.width, min(column.width + free, _widest_role(reading)))
+            found[at] = column._replace(width=width, shown=partial(_without_middle, columns=width))
     return found
 
 
