@@ -424,6 +424,21 @@ def test_nothing_of_a_printed_page_is_behind_a_scroll_bar(supervise: Command, tm
         assert re.search(rf"^  {re.escape(selector)} \{{[^}}]*overflow-x: visible", printed, re.MULTILINE), selector
 
 
+def test_a_long_last_line_is_shortened_as_in_the_story(supervise: Command):
+    """Whole, it filled several pages of print."""
+    script = "print('begin', 'x' * 15_000, 'end'); print('50%\\r100%'); raise SystemExit(3)"
+    assert supervise.run("--run-id", "job", "--no-python", "python3", "-c", script).returncode == 3
+    lines = page_of(supervise, "job").text.partition(" Last lines ")[2].partition(" All ranks ")[0]
+    assert re.search(r" begin x+ \.\.\. \(14710 more characters\) \.\.\. x+ end 100%", lines)
+
+
+def test_the_name_of_an_axis_meets_no_label_in_print_or_on_a_narrow_page():
+    """It has a line of its own: up to 72rem, the name and the last label do not fit beside each other."""
+    style = (Path(report_page.__file__).parent / "page.css").read_text()
+    [where] = re.findall(r"^@media ([^{]*) \{(?:\n  [^\n]*)*?\n  \.axis small \{ bottom: 0; \}", style, re.MULTILINE)
+    assert where.split(", ") == ["(max-width: 72rem)", "print"]
+
+
 def test_no_two_marks_of_the_legend_look_the_same():
     """A mark has the declarations of its element, and those of its classes."""
     style = (Path(report_page.__file__).parent / "page.css").read_text()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from supervise._files import last_lines, read_regular
 from supervise._printable import one_line
+from supervise._story.failure_report import WHY_LINES, end_of_output
 from supervise._story.small_timeline import Row, axis, block, grid, hatched, table, text, unbroken
 from supervise._story.wording import counted, seconds, shortened, size, spans
 from supervise._views.incidents import why_failed
@@ -398,7 +399,6 @@ def _end_s(rank: RankHistory) -> float:
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _MOST_LOGS = 12
-_MOST_LINES = 20
 _MOST_INCIDENTS = 500
 _STACKS_BYTES = 256 << 10
 _LONGEST_LINE = 160
@@ -554,10 +554,10 @@ def _logs(run: RecordedRun, history: History) -> Iterator[str]:
     failed = [rank for rank in order if _weight(history, rank, rank.lives[-1:]) < 3]
     for rank in (failed or order)[:_MOST_LOGS]:
         for path in reversed(logs.get(rank.rank, [])):
-            if lines := last_lines(path, _MOST_LINES).strip("\n"):
+            if lines := end_of_output(last_lines(path, WHY_LINES)):
                 where = text(os.path.relpath(path, run.path))
                 name = text(spans([rank.rank], run.titles)[1:])
-                yield f'<h3>R{name}, <code>{where}</code></h3><pre tabindex="0">{block(lines)}</pre>'
+                yield f'<h3>R{name}, <code>{where}</code></h3><pre tabindex="0">{block(chr(10).join(lines))}</pre>'
     if len(failed) > _MOST_LOGS:
         yield f'<p class="note">{len(failed) - _MOST_LOGS} more ranks failed.</p>'
 
