@@ -25,7 +25,7 @@ LEAST_S = 0.3
 """The processor time from which on a test is long."""
 ALWAYS = ("tests/docs/", "tests/test_")
 """Where no test is long: what these prove of pages, words and examples is changed by any change."""
-_TIMES = "SUPERVISE_TEST_TIMES"
+_TIMES = "LONG_TESTS_TIMES"
 
 
 @pytest.hookimpl(wrapper=True)
