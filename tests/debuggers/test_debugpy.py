@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.cli.command import ROOT, environment
@@ -66,10 +68,24 @@ def test_t13_debugpy_attaches_to_every_rank(tmp_path: Path, kind: str):
             client.join()
         finally:
             process.kill()
+            process.wait()
+            _end_tracker(tmp_path)
     out = (tmp_path / "out").read_text()
     assert code == 0, out + (tmp_path / "err").read_text()
     assert len(attached) >= 2  # multiprocessing may start a resource tracker, too
     assert out.count("True") == (1 if kind == "spawn" else 2), out
+
+
+def _end_tracker(folder: Path) -> None:
+    """Kill the resource tracker of multiprocessing, which has this working directory and ends by itself in most runs.
+
+    If the session of debugpy ends before the tracker has attached, the tracker waits for it without end, in
+    ``PyDB.wait_for_ready_to_run``.
+    """
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # it ends now
+            if process.cwd() == str(folder) and "multiprocessing.resource_tracker" in " ".join(process.cmdline()):
+                process.kill()
 
 
 def test_an_audit_hook_sees_the_start_of_a_program():
