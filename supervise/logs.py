@@ -89,7 +89,7 @@ def validate_full_rank(d: Mapping[int, Any], nprocs: int, what: str) -> None:
         SpecError: A rank is missing or unknown; the text begins with `what`.
     """
     actual, expected = set(d), set(range(nprocs))
-    if actual != expected or not all(hasattr(rank, "__index__") for rank in actual):  # 0.0 equals 0
+    if actual != expected or not all(hasattr(kind, "__index__") for kind in set(map(type, actual))):  # 0.0 equals 0
         raise SpecError(f"{what}, local rank mapping mismatch, expected: {expected}, actual: {actual}")
 
 

@@ -21,8 +21,8 @@ from tests.parts import LONG_TESTS
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
-LEAST_S = 0.3
-"""The processor time from which on a test is long."""
+SHARE = 2 / 3
+"""The part of the processor time of all tests that the long ones take together, on a machine of any speed."""
 ALWAYS = ("tests/docs/", "tests/test_")
 """Where no test is long: what these prove of pages, words and examples is changed by any change."""
 _TIMES = "LONG_TESTS_TIMES"
@@ -45,7 +45,13 @@ def long_tests(lines: Iterable[str]) -> list[str]:
     for line in lines:
         used_s, _, nodeid = line.rstrip("\n").partition("\t")
         times_s.setdefault(nodeid.partition("[")[0], []).append(float(used_s))
-    return sorted(name for name, used_s in times_s.items() if fmean(used_s) >= LEAST_S and not name.startswith(ALWAYS))
+    left_s = SHARE * sum(map(sum, times_s.values()))
+    long = []
+    for name in sorted(times_s, key=lambda name: fmean(times_s[name]), reverse=True):
+        if left_s > 0 and not name.startswith(ALWAYS):
+            long.append(name)
+            left_s -= sum(times_s[name])
+    return sorted(long)
 
 
 def main() -> int:

@@ -4,9 +4,9 @@ A test with many parameters has a case for each combination of them, and hundred
 at least one case of every test that is not long; the quarters of four successive versions of Python have every case
 together, and so has ``python -m pytest --cases all``. A run of named files, folders or tests has all their cases.
 
-The tests in `long_tests.txt` need 0.3 s of processor time or more. These tests, one of six, took two thirds of all
-processor time, and what they prove depends little on the version of Python. A run of all tests has only a third of
-them, unless it has ``--cases all``; the thirds of three successive versions, which ``.ci/run`` tests, have all.
+The tests in `long_tests.txt` take two thirds of the processor time of all cases, and what they prove depends little on
+the version of Python. A run of all tests has only a third of them, unless it has ``--cases all``; the thirds of three
+successive versions, which ``.ci/run`` tests, have all.
 
 Each worker of xdist begins with tests that may take long, so that no worker runs one when all others are done.
 """
