@@ -23,8 +23,8 @@ _compiled = cache(re.compile)  # at the first use, since that takes a millisecon
 def printable(text: str) -> str:
     r"""Return `text` without escape sequences and control characters; ``\n`` and ``\t`` stay.
 
-    Control characters are those of C0 and C1, and those that change the direction of writing. A carriage return before
-    other text ends a line, because nothing of a text may be lost that is not a progress bar.
+    Control characters are those of C0 and C1, and those that change the text direction. A carriage return before
+    other text ends a line, because text other than a progress bar must not be lost.
     """
     if text.isprintable():
         return text

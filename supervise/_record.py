@@ -1,9 +1,9 @@
-"""Definition of dataclasses and of named tuples in a small part of the time that the standard library takes.
+"""Definition of dataclasses and of named tuples in a fraction of the time that the standard library takes.
 
 At each import, `dataclass` compiles six methods of a frozen class, and `typing.NamedTuple` compiles a constructor and
 the annotation of each field; `dataclasses` itself imports `inspect`. A first gang needs forty dataclasses, and sixty
-named tuples with 170 fields. Here all dataclasses share their methods, and all named tuples with as many fields share
-the code of their constructor.
+named tuples with 170 fields. Here all dataclasses share their methods, and all named tuples with the same number of
+fields share the code of their constructor.
 """
 
 from __future__ import annotations

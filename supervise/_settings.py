@@ -1,8 +1,8 @@
 """The table of settings: one row for each setting of a gang, of a role, of a restart policy and of a watchdog.
 
-These take their names, defaults, choices, checks and texts from the table: the check of a gang's settings, `GangSpec`,
-the option parser of ``supervise run``, the keys of a gang file, ``supervise check``, the completion scripts and the
-reference. Public signatures are written out; a test compares them with the table.
+The following take their names, defaults, choices, checks and texts from the table: the check of a gang's settings,
+`GangSpec`, the option parser of ``supervise run``, the keys of a gang file, ``supervise check``, the completion scripts
+and the reference. Public signatures are written out; a test compares them with the table.
 """
 
 from __future__ import annotations

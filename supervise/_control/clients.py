@@ -84,7 +84,7 @@ class Connection:
         self._received += data
         self.is_half_closed = not data
         if not data and self._received and not self._received.endswith(b"\n"):
-            self._received += b"\n"  # the end also ends the last line
+            self._received += b"\n"  # EOF also ends the last line
 
     @property
     def may_ask(self) -> bool:

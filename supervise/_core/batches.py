@@ -1,7 +1,7 @@
 """Batches: ranks that are stopped together. After the grace, SIGKILL follows, and then the report of what survives it.
 
-The stop of the gang is the batch of all ranks: its beginning, closes in each phase, and the drain stand at the end. The
-ranks of another batch are swept, and then start again or stay down.
+The stop of the gang is the batch of all ranks: its beginning, closes in each phase, and the drain are at the end of
+this module. The ranks of another batch are swept, and then start again or stay down.
 """
 
 from __future__ import annotations

@@ -378,7 +378,7 @@ class Gang:
         return 1 + max(rank.attempt for rank in self.ranks)
 
     def next_life(self, local_rank: int) -> int:
-        """Number of the next life of a rank that restarts alone. It is greater than the gang's: it is of no attempt."""
+        """Number of the next life of a rank that restarts alone. It exceeds the gang's: the life is in no attempt."""
         return max(self.ranks[local_rank].attempt, self.attempt) + 1
 
     @property

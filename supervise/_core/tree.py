@@ -290,7 +290,7 @@ def _ended(tree: Tree, child: Child, event: Ended, actions: list[Action]) -> Non
 
 
 def _restart(tree: Tree, cause: Child, event: Ended, actions: list[Action]) -> None:
-    """Restart `cause`, and the children that the strategy restarts with it, if the intensity allows another one."""
+    """Restart `cause`, and the children that the strategy restarts with it, if the limit allows another restart."""
     if event.stops_all or tree.backoff.gives_up(tree.policy, event.at_ns):
         cause.then = "terminated"
         _end(tree, "gave_up", cause.id, actions)

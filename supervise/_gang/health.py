@@ -52,7 +52,7 @@ class Host(Protocol):
         """Let the core decide on an event."""
 
     def stacks(self, ranks: frozenset[int]) -> Reply[dict[int, RankStacks]]:
-        """Request the stacks of those of these ranks that run. The reply is an `OSError` if no thread is available."""
+        """Request the stacks of each of these ranks that runs. The reply is an `OSError` if no thread is available."""
 
 
 # The watch for ranks that hang
@@ -681,7 +681,7 @@ class RankHealth:
             self._grant(rank)
 
     def continuing(self, ranks: Iterable[int]) -> None:
-        """Grant a full period to those of these ranks that are suspended, because SIGCONT continues them next."""
+        """Grant a full period to each of these ranks that is suspended, because SIGCONT continues it next."""
         processes = {} if self._host is None else self._host.ranks.slots.processes
         self.released([rank for rank in ranks if rank in processes and processes[rank].kernel_state() in ("T", "t")])
 

@@ -1,8 +1,8 @@
-"""Imports, before a thread of supervise needs them, of the modules that it may use.
+"""Early imports of the modules that a thread of supervise may use.
 
 An import on a thread of supervise fails if the host has no free descriptor, and blocks the loop of a gang. If the host
-forks during the import, the child imports the module again (see `fork_hooks`), but not modules of others. So these
-threads import nothing: the first attempt of a gang imports on the caller's thread what the gang may need later.
+forks during the import, the child imports the module again (see `fork_hooks`), but no module of another package. So
+these threads import nothing: the first attempt of a gang imports on the caller's thread what the gang may need later.
 """
 
 from __future__ import annotations

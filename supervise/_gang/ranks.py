@@ -210,7 +210,7 @@ class RankActors:
         """Order a Tail to show the files of a rank's present life, and no longer those of its past life."""
         from supervise._gang.tail import ChangeFiles, readers  # loaded with the Tail
 
-        for feed in self._joined.get((number, rank), ()):  # a Tail that is blocked or has ended does not do it
+        for feed in self._joined.get((number, rank), ()):  # because a blocked or ended Tail does not call it
             feed.writer_ended()
         spec, sources = self._attempt.tails[number], self._attempt.sources(rank)
         shown = [each for name in spec.streams for each in sources.get(name, ())]
@@ -279,7 +279,7 @@ class RankActors:
                 tail.tell(Drain(sizes=sizes, left=left))
 
     def show_written(self, rank: int, then: Callable[[], object]) -> None:
-        """Call `then` on the loop when the Tails have shown what a suspended rank has written, at last after 0.5 s."""
+        """Call `then` on the loop when the Tails have shown what a suspended rank has written, or after 0.5 s."""
         waiting, timer = set(self._tails), self._loop.call_later(_SHOWN_S, then)
 
         def shown(tail: pykka.ActorRef[Tail]) -> None:
@@ -314,13 +314,13 @@ class RankActors:
         iostream = "stdout" if path in self._attempt.dest.stdouts.values() else "stderr"
         if error is None:
             self._events.log_trimmed(iostream, path, self._attempt.spec.log_max_bytes or 0)
-        elif not self._untrimmed:  # because the other logs have the same file system
+        elif not self._untrimmed:  # because the other logs are on the same file system
             self._untrimmed = True
             why = f"log_max_bytes has no effect, its oldest part cannot be removed: {error.strerror}"
             self._log_failed(iostream, path, OSError(error.errno, why, path))
 
     def abandon_tails(self) -> None:
-        """End the Tails now, also during a write. From then on, they report no failure of a log."""
+        """End the Tails now, even during a write. From then on, they report no failure of a log."""
         self._abandoned = True
         for abandon in self._abandons:
             abandon.set()

@@ -382,7 +382,7 @@ class GangRunner:
         return reply
 
     def reload(self, ranks: frozenset[int]) -> Reply[dict[int, bool]]:
-        """Send those of these ranks that are ready their reload signals; return the reply to the request."""
+        """Send its reload signal to each of these ranks that is ready; return the reply to the request."""
         gang, reply = self.gang, Reply[dict[int, bool]]()
         stays = gang.running - gang.unready if gang.phase in ("starting", "running") else frozenset[int]()
         ready = [rank for rank in sorted(ranks & stays) if rank not in gang.batch_of]
@@ -397,7 +397,7 @@ class GangRunner:
         return reply
 
     def stacks(self, ranks: frozenset[int]) -> Reply[dict[int, RankStacks]]:
-        """Request the stacks of those of these ranks that run; return the reply."""
+        """Request the stacks of each of these ranks that runs; return the reply."""
         if self._stack_requests is None:
             from supervise._gang.stack_requests import StackRequests  # lazy: most gangs are never asked
 
@@ -451,7 +451,7 @@ class GangRunner:
             event = replace(event, has_value=False, complaint=None if event.exitcode == 0 else event.complaint)
         self.step(event)
         spared = self._groups_spared.pop(event.local_rank, None)
-        if event.group_left and spared is not None:  # the process has ended before those that it has started
+        if event.group_left and spared is not None:  # the process has ended, but its descendants have not
             self.signal(frozenset({event.local_rank}), spared, self.gang.stop.reason or "")
 
     def suspended(self, message: say.WorkerStopped | SuspendedAsAsked) -> None:
@@ -671,7 +671,7 @@ class GangRunner:
         if not action.key:
             self._cancel_sweeps()
             dues_s = [timer.due_s for (key, name, _), timer in self._timers.items() if not key and name == "grace"]
-            if dues_s:  # the groups had the same time, so use the rest of it, or the minimum
+            if dues_s:  # the groups share this grace, so use what is left of it, or the minimum
                 timeout_s = min(timeout_s, max(max(dues_s) - time.monotonic(), _LEAST_SWEEP_S))
         skip = [found.pid for found in self.gang.unkillable.values()]
         begun = False
@@ -853,7 +853,7 @@ class GangRunner:
     def _kill_all(self, why: str, error: BaseException) -> None:
         self.crash = SupervisorCrashed(f"{self.attempt.spec.name}: {why}; every worker was killed")
         self.crash.__cause__ = error
-        self.attempt.line.cut()  # this kills every rank, also one that a fork server forks later
+        self.attempt.line.cut()  # this kills every rank, including one that a fork server forks later
         self._quietly(self._halt)
         shutdown.CrashShutdown(self._loop, self.ranks.slots, self.attempt.contained.values(), self._reaped).begin()
 

@@ -74,7 +74,7 @@ def argv_of(program: str, args: tuple[Any, ...], rank: int) -> list[str]:
 def _argument(arg: object, number: int, rank: int) -> str:
     if isinstance(arg, bytes):
         return os.fsdecode(arg)
-    if type(arg) in _PLAIN:  # an exception of a signal handler must not be taken for one of these
+    if type(arg) in _PLAIN:  # an exception of a signal handler must not be taken for one that `str` raises
         return str(arg)
     try:
         return str(arg)
@@ -118,7 +118,7 @@ def is_encodable(text: str) -> bool:
 def checked_roles(found: Mapping[str, Any]) -> list[Role]:
     """Return the roles that have ranks: a role with empty `args` is switched off.
 
-    Refuse settings that cannot be used with `roles`, and roles that are not a valid gang together.
+    Refuse settings that cannot be used with `roles`, and roles that do not form a valid gang.
 
     Raises:
         SpecError: A setting or a role is not valid; the text names it.
@@ -182,7 +182,7 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
         filters = bool(found["duplicate_stdout_filters"]) + bool(found["duplicate_stderr_filters"])
         later = limits.opened_later(nprocs, filters=filters)
         spare = limits.check_open_files(nprocs, each=each, shown=0, later=later)
-        # A socket that is not needed takes no descriptor that a lifeline or the start can use
+        # An optional socket must not take a descriptor that a lifeline or the start may need
         found["notifies"] = sockets or (found.get("hears", False) and spare > later + 4 * nprocs)
     args: dict[int, tuple[Any, ...]] = {}
     for part, source in zip(parts, sources, strict=True):
@@ -200,7 +200,7 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     heard = [rank for rank, env in found["envs"].items() if SOCKET in env]
     if heard and _needs_sockets(found, parts):
         raise SpecError(f"rank {heard[0]}: its envs set {SOCKET}, which the gang sets; leave it out")
-    if heard:  # by the caller
+    if heard:  # the caller's `envs` set the variable
         found["notifies"] = False
     return found
 
@@ -253,7 +253,7 @@ def _check_addresses(parts: Iterable[RankSpec]) -> None:
                 raise SpecError(f"listen is not possible with start_method {part.start_method!r}, because {why}")
             for text in part.listen:
                 address = _place(text, part.cwd)
-                if address[1:] == (0,):  # a free port, another one each time
+                if address[1:] == (0,):  # a free port, a different one each time
                     continue
                 if (owner := owners.setdefault(address, part.name)) != part.name:
                     raise SpecError(
@@ -300,7 +300,7 @@ def check_policy(policy: object) -> None:
 
 
 def _check_records(found: Mapping[str, Any], *, alive: bool) -> None:
-    """Refuse a restart policy and a watchdog that are not records of these classes, which most gangs do not load."""
+    """Refuse a `restart_policy` or a `watchdog` of another class. Most gangs do not load these classes."""
     watchdog = found["watchdog"]
     check_policy(found["restart_policy"])
     if watchdog is not None:
@@ -502,7 +502,7 @@ def _unimportable_main() -> str | None:
     if getattr(sys, "frozen", False):  # because each new process is the same executable with the same main module
         return None
     spec = getattr(main, "__spec__", None)
-    if spec is not None and not hasattr(main, "get_ipython"):  # `%run -m` of IPython leaves that of another module
+    if spec is not None and not hasattr(main, "get_ipython"):  # `%run -m` of IPython leaves the spec of another module
         inside = spec.name == "__main__" or spec.name.endswith(".__main__")
         where = "in the __main__.py of a package or an archive, which the new processes do not import"
         return f"{where}; put it into another module" if inside else None

@@ -1,4 +1,4 @@
-"""Bounds of logs on the disk.
+"""Bounds on the size of logs on disk.
 
 The oldest part of a file that has grown too large is given back to the file system.
 

@@ -1,7 +1,7 @@
 """The shell of a supervisor: the part of its actor that gangs, gangs over several hosts and trees have in common.
 
-A supervisor is a shell around a pure core. It adds how it carries out the actions of its core, and how it describes its
-facts.
+A supervisor is a shell around a pure core. Each supervisor adds the code that carries out the actions of its core and
+describes the facts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The report on a gang that did not succeed, from its result and from what its result does not have."""
+"""The report on a gang that did not succeed, from its result and from facts that the result lacks."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class PolledContext(GangContext):
         super()._start()
 
     def _wait_for_result(self, timeout: float, period: float) -> RunProcsResult | None:
-        """Wait as `GangContext` does. If `close` or `_poll` was replaced, call it before a signal."""
+        """Wait as `GangContext` does, but call a replaced `close` or `_poll` before a rank is signaled."""
         if self._closed_by_others():
             return PContext._wait_for_result(self, timeout, period)  # noqa: SLF001 - of a base class
         self._heed_failures()
@@ -91,7 +91,7 @@ class PolledContext(GangContext):
         return True
 
     def _closed_by_others(self) -> bool:
-        """Whether code of the caller wraps what ends the ranks, and so sees their ends before."""
+        """Whether the caller has replaced a method that ends the ranks, and so learns of their ends first."""
         return any(map(self._replaced, ("close", "_close", "_poll")))
 
     def _heed_failures(self) -> None:

@@ -1,7 +1,7 @@
 """The state of a run, folded from its events: from live events, or from the lines of ``events.jsonl``.
 
 Only this module knows what an event does to the state. The screen of `supervise run`, and the commands that read the
-files of a run, word what they find here.
+files of a run, put into words what they find here.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class _Stdout(io.FileIO):
     """The stdout of a command, which marks its errors."""
 
     def write(self, data: Any) -> Any:
-        """Write, as in the base class. Wait for the reader also if another program has left the file non-blocking."""
+        """Write, as in the base class. Wait for the reader even if another program has left the file non-blocking."""
         try:
             while (written := super().write(data)) is None:
                 room = select.poll()
@@ -64,7 +64,7 @@ class _Stdout(io.FileIO):
 def print_any_text() -> None:
     """Let stdout print characters that its encoding lacks, and lone surrogates, as escape sequences of Python.
 
-    Stdout then has a buffer also with PYTHONUNBUFFERED. Without one, Python drops the rest of an incomplete write.
+    Stdout then has a buffer even with PYTHONUNBUFFERED. Without one, Python drops the rest of an incomplete write.
     """
     out = sys.stdout
     if type(out) is io.TextIOWrapper:
@@ -139,7 +139,7 @@ def cwd() -> str | None:
 def _discard_stdout() -> bool:
     """Discard what stdout has in its buffer, if it takes no output; return whether that is so.
 
-    Python flushes stdout at the exit, and would report the error again.
+    Python flushes stdout at exit, and would report the error again.
     """
     try:
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The names of ``torch.distributed.elastic.multiprocessing``: in an import, only the prefix of the line changes.
+"""The names of ``torch.distributed.elastic.multiprocessing``: in an import, only the prefix of the module changes.
 
 This package and its submodules have names only; the modules that define them have the documentation. No module
 imports torch, and each name is loaded at its first use.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std, to_map
     from supervise.result import ProcessFailure, RunProcsResult
 
-    _validate_full_rank = logs.validate_full_rank  # type checkers take an import under another name as private
+    _validate_full_rank = logs.validate_full_rank  # type checkers treat an import under another name as private
 
 __all__ = [
     "DefaultLogsSpecs",

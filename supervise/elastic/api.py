@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from supervise.recording import record as record
     from supervise.result import ProcessFailure as ProcessFailure, RunProcsResult
 
-    # Type checkers take an import under another name as private
+    # Type checkers treat an import under another name as private
     _get_default_signal = signals.default_signal
     _get_kill_signal = signals.kill_signal
     _terminate_process_handler = signals.raise_or_record

@@ -1,4 +1,4 @@
-"""Readings of procfs by pid. If a new process has got the pid, its start time differs."""
+"""Readings of procfs by pid. If the kernel has reused the pid, the start time differs."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _check_proc() -> None:
         pid = os.readlink("/proc/self")
     except OSError as error:
         raise SpecError(platform.refusal("readlink", error.errno or 0)) from None
-    if pid != str(os.getpid()):  # a search for processes would find, and end, wrong ones
+    if pid != str(os.getpid()):  # a search for processes would find, and end, the wrong ones
         raise SpecError(
             "/proc shows the processes of another PID namespace; mount that of this one with: mount -t proc proc /proc"
             " (unshare has --mount-proc)"

@@ -1,6 +1,6 @@
 """Start of programs by `posix_spawn`, which resets signals and returns after the `exec`.
 
-`subprocess.Popen` waits for EOF of a pipe. If another thread forks meanwhile, the child of that fork keeps the pipe
+`subprocess.Popen` waits for EOF on a pipe. If another thread forks meanwhile, the child of that fork keeps the pipe
 open.
 """
 

@@ -129,7 +129,7 @@ class LaunchSpec:
 
 @contextlib.contextmanager
 def closed_gate() -> Iterator[int]:
-    """Yield the read end of a gate, which the end of the block opens. If the block fails, what waits reads EOF.
+    """Yield the read end of a gate, which the end of the block opens. If the block fails, the waiter reads EOF.
 
     Raises:
         OSError: There is no descriptor left.
@@ -177,7 +177,7 @@ def becoming(
 ) -> tuple[list[str], dict[bytes, bytes], str | None]:
     """Return command line, environment and folder of a shell that prepares the process and then becomes `argv`.
 
-    Until the exec, other users see in the list of processes the variables that the command `env` sets.
+    Until the exec, the list of processes shows other users the variables that the command `env` sets.
 
     Args:
         argv: The program and its arguments.
@@ -256,7 +256,7 @@ def _as_it_is() -> list[str]:
 def _check_format(named: str, path: str, cwd: str | None) -> None:
     """Refuse a file that the kernel cannot execute.
 
-    With such a file, the shell would run it as a script, or would exit with a code and no other sign.
+    The shell would run such a file as a script, or would exit with a code and no other sign.
 
     Raises:
         OSError: The file is not a program, or its interpreter does not exist or cannot be executed.

@@ -4,7 +4,7 @@ The worker pickles the value into the file, and the host reads it after the exit
 
 Unlike a pipe, the file needs no reader during the run and never fills up. The worker writes the header last, so a value
 is either complete or absent. Before the write, the worker checks that the descriptor is still that of the channel. User
-code may have closed it by ``closerange``, and a later ``open`` may have put another file on its number.
+code may have closed it with ``closerange``, and a later ``open`` may have put another file on its number.
 
 Large buffers that pickle passes out of band (protocol 5: NumPy's arrays, tensors) follow the pickle. Each buffer begins
 on a page of its own. The host maps the buffers privately, so the kernel copies a page only at the first write to it.

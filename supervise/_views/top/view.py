@@ -155,7 +155,7 @@ def _widest_role(reading: Reading) -> int:
 
 
 def _without_middle(role: str, columns: int) -> str:
-    """Return a role and its number in at most so many columns: the beginning, ``~``, and the end with the number."""
+    """Return a role and its number, at most `columns` wide: the beginning, ``~``, and the end with the number."""
     if width_of(role) <= columns:
         return role
     number = role[len(role.rstrip(string.digits)) :]
@@ -371,7 +371,7 @@ class View:
         match key:
             case "s":
                 self.mode, self.typed, self.to_all = "signal", "", False
-                self.selected = rank  # the one that the question names, whichever comes into the first row
+                self.selected = rank  # the rank that the question names, even if another rank moves to the first row
             case "t" | "T":
                 whose = "all ranks" if key == "t" else f"rank {rank}"
                 self.show_page("stacks", f"stacks of {whose}", ["waiting for the stacks ..."])

@@ -1,4 +1,4 @@
-"""What would run: ``supervise check FILE`` describes the gang of a file; ``run --dry-run`` prints lines of a shell."""
+"""What would run: ``supervise check FILE`` describes the gang of a file; ``run --dry-run`` prints shell commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that ask a running supervise: RUN, the connection, errors, exit codes, and all of them but ``top``."""
+"""The commands that send requests to a running supervise, all but ``top``: RUN, the connection, errors, exit codes."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def write(path: str, data: bytes, *, mode: int = 0o600, suffix: str = ".new") ->
         path: The path.
         data: The whole content.
         mode: Mode of the file; the umask applies.
-        suffix: What the name of the new file has in addition until it replaces the existing one.
+        suffix: Appended to the name of the new file until this file replaces the existing one.
 
     Raises:
         OSError: The file cannot be written; an existing file is unchanged. ``filename`` is the path.
@@ -171,7 +171,7 @@ class EventFile(OwnedFd):
     def write_info(self, options: Options, *, run_id: str) -> None:
         """Write ``run.json``: what was started, when and where. For a file that has a directory.
 
-        Before, lock ``events.jsonl``, if it is open: by this lock, readers see that this process runs.
+        First lock ``events.jsonl``, if it is open: the lock shows readers that this process runs.
 
         Raises:
             OSError: It cannot be written now; `write_pending` can try again.
@@ -325,7 +325,7 @@ class Sampling:
             self._file = SampleFile(directory, options.nproc)
 
     def wait_s(self, other_s: float | None) -> float | None:
-        """Return the seconds until a sample is due, but at most `other_s`; None without both."""
+        """Return the seconds until a sample is due, but at most `other_s`; None if there is neither."""
         if self._file is None or self._reply is not None:
             return other_s
         due_s = max(self._file.due_s - time.monotonic(), 0.0)
