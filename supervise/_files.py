@@ -262,7 +262,7 @@ def _writable(fd: int, path: str, *kinds: Callable[[int], bool]) -> int:
 def _pipe_error(path: str) -> OSError:
     return OSError(
         errno.EINVAL,
-        "a log cannot be written to a pipe without a reader, a socket or a disk",
+        "a log cannot be written to a socket, a disk or a pipe without a reader",
         path,
     )
 

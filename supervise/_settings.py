@@ -253,7 +253,7 @@ def _readiness(setting: Setting, value: object) -> object:
         raise SpecError(f"{setting.name} is {shown(value)}; give a text or a list of texts, such as 'tcp:8000'")
     if "exit" in given and len(given) > 1:
         raise SpecError(
-            f"{setting.name} is {shown(value)}; give exit alone, because a rank that has ended has no probe"
+            f"{setting.name} is {shown(value)}; give exit alone, because a rank that has ended cannot be probed"
         )
     for each in given:
         if each not in WORDS:

@@ -104,7 +104,9 @@ def check_streams(what: str, choice: object) -> None:
     if isinstance(choice, IntFlag) and 0 <= choice <= Std.ALL:
         return
     if not isinstance(choice, Mapping):
-        raise SpecError(f"{what} is {choice!r}; give a Std, such as Std.ALL, or local rank to one; see Std.from_str")
+        raise SpecError(
+            f"{what} is {choice!r}; give a Std, such as Std.ALL, or a mapping of local rank to Std; see Std.from_str"
+        )
     for rank, std in choice.items():
         if not _is_number(rank):
             raise SpecError(f"{what} has {rank!r} in place of a local rank; give a number, such as 0")

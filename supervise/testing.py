@@ -332,7 +332,7 @@ class FakeGang:
         GANG["event_sink"].checked(event_sink)
         for what, number in (("nprocs", nprocs), ("window", window)):
             if not is_whole(number, 1):
-                raise SpecError(f"{what} is {shown(number)}; give a number from 1 on")
+                raise SpecError(f"{what} is {shown(number)}; give a whole number, 1 or more")
         given = launchers or {}
         if not (hasattr(given, "values") and all(isinstance(each, FakeLauncher) for each in given.values())):
             raise SpecError(f"launchers is {shown(given)}; give a mapping of local rank to FakeLauncher")

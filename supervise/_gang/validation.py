@@ -449,7 +449,8 @@ def _environment(rank: int, env: object) -> dict[str, str]:
         found[key] = text = _variable(rank, key, value)
         if not key or "=" in key or "\0" in key or "\0" in text:
             raise SpecError(
-                f"rank {rank}: {key!r} cannot be an environment variable; no '=' in its name and no NUL at all"
+                f"rank {rank}: {key!r} cannot be an environment variable; its name has no '=', and neither name nor"
+                " value has a NUL"
             )
         if not (is_encodable(key) and is_encodable(text)):
             raise SpecError(f"rank {rank}: {key!r} or its value cannot be encoded; leave out the surrogates")

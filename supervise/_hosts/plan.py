@@ -261,7 +261,7 @@ def _arguments(args: object, world: int) -> dict[int, tuple[Any, ...]]:
     if isinstance(args, tuple):
         return dict.fromkeys(range(world), args)
     if not isinstance(args, Mapping):
-        raise SpecError(f"args is {args!r}; give a tuple for all ranks, or global rank to a tuple")
+        raise SpecError(f"args is {args!r}; give a tuple for all ranks, or a mapping of global rank to a tuple")
     _check_ranks("args", args, world)
     if missing := sorted(set(range(world)) - set(args)):
         raise SpecError(f"args has nothing for rank {missing[0]}; give a tuple for each of the {world} ranks")
@@ -270,7 +270,7 @@ def _arguments(args: object, world: int) -> dict[int, tuple[Any, ...]]:
 
 def _environments(envs: object, world: int) -> dict[int, Mapping[str, str]]:
     if not isinstance(envs, Mapping):
-        raise SpecError(f"envs is {envs!r}; give global rank to variables")
+        raise SpecError(f"envs is {envs!r}; give a mapping of global rank to variables")
     _check_ranks("envs", envs, world)
     return {rank: envs.get(rank, {}) for rank in range(world)}
 

@@ -243,7 +243,7 @@ class Subscribers:
         check_ref(to)
         if issubclass(getattr(to, "actor_class", object), SupervisorShell):
             raise SpecError(
-                f"ref is {repr_of(to)}, a supervisor; subscribe an actor that is none, and let it pass on the news"
+                f"ref is {repr_of(to)}, a supervisor; subscribe another kind of actor, and let it forward the messages"
             )
         if to.actor_urn in self._refs:
             return

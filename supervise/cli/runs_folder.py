@@ -62,7 +62,7 @@ def open_runs_dir(*, make: bool = False) -> tuple[str, int]:
         raise PermissionError(errno.EPERM, f"belongs to user {_user(found.st_uid)}; {_ADVICE}", path)
     if shared and stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
         os.close(at)
-        raise PermissionError(errno.EPERM, "other users may write to it; run: chmod 700 on it", path)
+        raise PermissionError(errno.EPERM, "other users may write to it; run chmod 700 on it", path)
     if make and not os.access(path, os.W_OK | os.X_OK):
         os.close(at)
         raise PermissionError(errno.EACCES, f"cannot be written to; {_ADVICE}, or give --log-dir", path)

@@ -217,11 +217,10 @@ class RankGather:
                 gone = [rank for rank in missing if self.folder.ended(rank).exists()]
                 gone = [rank for rank in gone if rank in self._missing(call)]
                 if gone:
-                    raise RankGatherError(f"rank_gather: {numbered(gone)} ended without the call number {call + 1}")
+                    raise RankGatherError(f"rank_gather: {numbered(gone)} ended before call number {call + 1}")
                 if monotonic() >= deadline_s:
                     raise RankGatherError(
-                        f"rank_gather: {numbered(missing)} did not make the call number {call + 1}"
-                        f" within {timeout_s:g} s"
+                        f"rank_gather: {numbered(missing)} did not make call number {call + 1} within {timeout_s:g} s"
                     )
                 bell.wait(deadline_s)
         self._last_complete = call

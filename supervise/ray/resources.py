@@ -20,7 +20,9 @@ def bundle_of(resources_per_node: object, nproc_per_node: int) -> dict[str, floa
     if resources_per_node is None:
         return {"CPU": float(nproc_per_node)}
     if not isinstance(resources_per_node, Mapping) or not resources_per_node:
-        raise SpecError(f"resources_per_node is {resources_per_node!r}; give resource to amount, such as {{'GPU': 8}}")
+        raise SpecError(
+            f"resources_per_node is {resources_per_node!r}; give a mapping of resource to amount, such as {{'GPU': 8}}"
+        )
     for name, amount in resources_per_node.items():
         is_number = isinstance(amount, (int, float)) and not isinstance(amount, bool)
         if not isinstance(name, str) or not is_number or not 0 < amount < float("inf"):

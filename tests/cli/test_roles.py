@@ -366,7 +366,7 @@ def test_the_order_of_the_other_roles_does_not_change(supervise: Command):
 def test_a_role_with_the_name_of_ranks_is_refused(supervise: Command, name: str):
     """A list of ranks and roles would have two meanings."""
     (supervise.tmp_path / "gang.toml").write_text(f'[roles.{name}]\ncommand = "true"\n')
-    assert f"'{name}' is a number of a rank" in supervise.refused("run", "--file", "gang.toml").stderr
+    assert f"'{name}' is the number of a rank" in supervise.refused("run", "--file", "gang.toml").stderr
 
 
 @pytest.mark.parametrize("name", ["all", "none", "root-cause", "a,b", "web=3", "-f", " a", "a "])

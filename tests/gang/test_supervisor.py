@@ -182,8 +182,8 @@ def test_a_rank_that_a_request_restarts_gets_another_process():
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"nprocs": 0}, "nprocs is 0; give a number from 1 on"),
-        ({"nprocs": 2, "window": "x"}, "window is 'x'; give a number from 1 on"),
+        ({"nprocs": 0}, "nprocs is 0; give a whole number, 1 or more"),
+        ({"nprocs": 2, "window": "x"}, "window is 'x'; give a whole number, 1 or more"),
         ({"nprocs": 2, "window": 0}, "window is 0; give"),
         ({"name": 3}, "name is 3; give a text"),
         ({"event_sink": 5}, "event_sink is 5; give"),
@@ -301,7 +301,7 @@ def test_a_supervisor_is_no_subscriber_of_another_one():
         ask(one, Start())
         ask(other, Start())
         for gang in (one, other):
-            with pytest.raises(SpecError, match="a supervisor; subscribe an actor that is none"):
+            with pytest.raises(SpecError, match="a supervisor; subscribe another kind of actor"):
                 ask(one, Subscribe(ref=gang.supervisor))
         one.processes[0].exit(3)
         assert ask(one, Wait()).outcome == "failed"

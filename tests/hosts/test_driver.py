@@ -595,7 +595,7 @@ def test_the_output_of_a_lost_host_ends_with_it(make: Any, engine: SimulatedEngi
     [
         ({"nnodes": 0}, "nnodes is 0; give the number of hosts"),
         ({"nproc_per_node": True}, "nproc_per_node is True; give the number of ranks"),
-        ({"args": "x"}, "args is 'x'; give a tuple for all ranks, or global rank"),
+        ({"args": "x"}, "args is 'x'; give a tuple for all ranks, or a mapping of global rank"),
         ({"args": {0: ()}}, "args has nothing for rank 1"),
         ({"args": {7: ()}}, "args has the rank 7; the global ranks are 0 to 3"),
         ({"envs": {4: {}}}, "envs has the rank 4; the global ranks are 0 to 3"),

@@ -298,9 +298,7 @@ def test_p6_where_a_library_has_replaced_threads_a_start_is_refused(tmp_path, li
     (tmp_path / library / f"{part}.py").write_text(f"def {question}(name):\n    return name == 'select'\n")
     (tmp_path / "script.py").write_text(f"import {library}.{part}\n{GUARDED}")
     found = run(tmp_path, sys.executable, "script.py", methods="spawn program")
-    refused = (
-        f"refused: {library} has replaced select in this process, in which no gang can run then; start the gang in a"
-    )
+    refused = f"refused: {library} has replaced select in this process, so no gang can run in it; start the gang in a"
     assert all(said.startswith(refused) for said in found.values()), found
 
 

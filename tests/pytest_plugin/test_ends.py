@@ -188,7 +188,7 @@ def test_the_end_of_a_rank_ends_the_gather_of_the_others(tmp_path):
         @pytest.mark.ranks(2, timeout_s=0)
         def test_it(rank, rank_gather, gang_tmp_path):
             if rank:
-                with pytest.raises(RankGatherError, match="rank 0 ended without the call number 1"):
+                with pytest.raises(RankGatherError, match="rank 0 ended before call number 1"):
                     rank_gather(timeout_s=10_000)
             else:
                 while not (gang_tmp_path.parent / "value-0-1").exists():  # the other one waits

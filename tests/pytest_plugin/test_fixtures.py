@@ -180,14 +180,14 @@ def test_the_log_of_each_rank_is_a_section(fixtures):
 def test_a_gather_names_the_missing_rank(fixtures):
     """After its timeout."""
     text = fixtures.of("test_late_rank")["text"]
-    assert "RankGatherError: rank_gather: rank 1 did not make the call number 2 within 2 s" in text
+    assert "RankGatherError: rank_gather: rank 1 did not make call number 2 within 2 s" in text
     assert "rank 1 failed" not in text
 
 
 def test_a_gather_does_not_wait_for_a_rank_that_has_ended(fixtures):
     """Also if that rank passed."""
     text = fixtures.of("test_early_rank")["text"]
-    assert "RankGatherError: rank_gather: rank 0 ended without the call number 1" in text
+    assert "RankGatherError: rank_gather: rank 0 ended before call number 1" in text
 
 
 def test_a_value_that_does_not_pickle_is_named(fixtures):

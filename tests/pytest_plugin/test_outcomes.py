@@ -162,7 +162,7 @@ TESTS = """
     def test_gathers_after_its_peer_has_given_up(rank, rank_gather, gang_tmp_path):
         if rank == 0:
             for number in range(3):
-                with pytest.raises(Exception, match="rank 1 did not make the call"):
+                with pytest.raises(Exception, match="rank 1 did not make call"):
                     rank_gather(number, timeout_s=0)
             (gang_tmp_path / "given up").touch()
         while not (gang_tmp_path / "given up").exists():
@@ -299,7 +299,7 @@ def test_a_rank_that_waited_for_the_failed_one_is_one_line(outcomes):
     """The traceback is that of the cause."""
     text = outcomes.of("test_other_places")["text"]
     assert "ValueError: only here" in text
-    assert "rank 1: rank_gather: rank 0 ended without the call number 2" in text
+    assert "rank 1: rank_gather: rank 0 ended before call number 2" in text
 
 
 @pytest.mark.parametrize(

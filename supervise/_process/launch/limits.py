@@ -81,7 +81,7 @@ def _check_modules() -> None:
         is_patched = getattr(sys.modules.get(module), question, None)
         if is_patched is not None and (replaced := [name for name in _PATCHED if is_patched(name)]):
             raise SpecError(
-                f"{library} has replaced {', '.join(replaced)} in this process, in which no gang can run then;"
+                f"{library} has replaced {', '.join(replaced)} in this process, so no gang can run in it;"
                 f" start the gang in a process without {library}, for instance with `supervise run`"
             )
 

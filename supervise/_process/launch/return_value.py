@@ -232,7 +232,9 @@ def _refuse_connection(_connection: object) -> Any:
     Raises:
         TypeError: Always.
     """
-    raise TypeError("a connection cannot be returned, because its descriptor ends with the rank; send it by a queue")
+    raise TypeError(
+        "a connection cannot be returned, because its descriptor ends with the rank; send it through a queue"
+    )
 
 
 def _dumped_by_value(value: object, file: BufferedWriter, apart: list[pickle.PickleBuffer]) -> bool:

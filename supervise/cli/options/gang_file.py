@@ -115,9 +115,9 @@ class GangFile:
         self._options: Mapping[str, bool] = {}
         if path.lower().endswith(_FOREIGN):
             raise self._error(
-                "a gang file is TOML, and this name is that of YAML or JSON; write the roles into a gang.toml, or into"
-                " a Procfile. A service of docker compose is a table [roles.NAME] with a command; its other keys are"
-                f" here: {suggestions.keys_of_compose((*COMMAND, *role_settings()))}"
+                "a gang file is TOML, and this is the name of a YAML or JSON file; write the roles into a gang.toml, or"
+                " into a Procfile. A service of docker compose is a table [roles.NAME] with a command; its other keys"
+                f" are here: {suggestions.keys_of_compose((*COMMAND, *role_settings()))}"
             )
         text = values.text_of(path, path)
         self.is_procfile: bool = not (path.lower().endswith(".toml") or _ROLE.search(text))

@@ -270,11 +270,11 @@ def other_than(refused: str, why: str, text: str) -> str:
 def role_name(text: str) -> str:
     """Return the name of a role, which is not a rank in a list of ranks and roles."""
     if re.fullmatch(_RANKS, text):
-        raise argparse.ArgumentTypeError(f"{text!r} is a number of a rank; give the role a name with a letter")
+        raise argparse.ArgumentTypeError(f"{text!r} is the number of a rank; give the role a name with a letter")
     if re.fullmatch(_NOT_A_ROLE, text):
         raise argparse.ArgumentTypeError(
             f"{text!r} has another meaning where options and commands take roles; give a name other than all, none and"
-            " root-cause, without ',', '=', '-' at its begin and spaces at its ends"
+            " root-cause, without ',' or '=', '-' at its start, or spaces at its ends"
         )
     return name(text)
 
