@@ -11,6 +11,10 @@ _SEQUENCES = (
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS: titles, the clipboard
     r"|\x1b[ -/]*[0-~]"
 )
+REWRITES = r"\r+(?!\n|\r|\Z)"
+"""Carriage returns before other text, each of which ends a line."""
+STYLES = rf"{_SEQUENCES}|\r"
+"""What is no text of a line: escape sequences, and the carriage returns that `REWRITES` leaves."""
 _CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 _DIRECTIONS = r"[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 _SEPARATORS = r"[\u2028\u2029]"
@@ -29,7 +33,7 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     if "\r" in text:
-        text = _compiled(r"\r+(?!\n|\r|\Z)").sub("\n", text)
+        text = _compiled(REWRITES).sub("\n", text)
     return _compiled(_REMOVED).sub("", text)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from supervise import _platform as platform
 from supervise._core.hangs import LATE_NS
 from supervise._files import closing, data_begin, open_regular
-from supervise._printable import ending, one_line
+from supervise._printable import REWRITES, STYLES, ending, one_line
 from supervise._probes import Probe, parse
 from supervise._process.files import anonymous_file
 from supervise._process.launch.program import LaunchSpec, Streams, UnreapedError, run_program
@@ -43,9 +43,10 @@ _REPEAT = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?|([*+?{])", re.DOTALL)
 """What a pattern consists of; as group 1, an operator because of which a search may take time without limit."""
 _SEARCH = """\
 import os, re, sys
-path, begin, size, pattern = sys.argv[1:]
+path, begin, size, pattern, rewrites, styles = sys.argv[1:]
 text = os.pread(os.open(path, os.O_RDONLY | os.O_NONBLOCK), int(size), int(begin)).decode(errors="replace")
-print(any(map(re.compile(pattern).search, text.replace("\\r\\n", "\\n").split("\\n"))))
+text = re.sub(styles, "", re.sub(rewrites, "\\n", text))
+print(any(map(re.compile(pattern).search, text.split("\\n"))))
 """
 """The program that searches with such a pattern: in this process, the search would hold the GIL, and stop all."""
 
@@ -181,18 +182,21 @@ class Try:
         return None
 
     def _matches(self, path: str, begin: int, data: bytes) -> bool:
-        """Return whether a line matches. A pattern that may take time without limit is searched by a process."""
+        """Return whether a line matches, without its escape sequences.
+
+        A process searches for a pattern that may take time without limit.
+        """
         pattern: re.Pattern[str] = self._probe.target
         data = data.removesuffix(b"\n")  # no line begins behind it
         repeats = any(found[1] for found in _REPEAT.finditer(pattern.pattern))
         if repeats and sys.executable and not getattr(sys, "frozen", False):
             words = ("-I", "-S", "-c", _SEARCH, path, str(begin), str(len(data)), pattern.pattern)
-            code, said = self._run_program((sys.executable, *words))
+            code, said = self._run_program((sys.executable, *words, REWRITES, STYLES))
             if said not in ("True", "False") and not self._canceled:
                 raise OSError(f"the search has failed: {said.rpartition(chr(10))[2] or code}")
             return said == "True"
-        lines = data.decode(errors="replace").replace("\r\n", "\n").split("\n")
-        return any(map(pattern.search, lines))
+        text = re.sub(STYLES, "", re.sub(REWRITES, "\n", data.decode(errors="replace")))
+        return any(map(pattern.search, text.split("\n")))
 
     def _exec(self) -> str:
         code, said = self._run_program(self._probe.target)

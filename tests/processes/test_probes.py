@@ -112,6 +112,10 @@ READY = {
     "file:run-${LOCAL_RANK}": "open('run-0', 'w').close()",
     "log:^Listening on \\d+$": "print('Listening on 80', flush=True)",
     "log:(?i)READY": "sys.stderr.write('it is'), sys.stderr.write(' ready\\n'), sys.stderr.flush()",
+    "log:^INFO: up$": r"print('\x1b[32mINFO\x1b[0m: up', end='\r\n', flush=True)",
+    "log:^INFO: +up$": r"print('\x1b[32mINFO\x1b[0m: up', end='\r\n', flush=True)",
+    "log:^done$": r"print('50 %\r99 %\rdone', flush=True)",
+    "log:^done *$": r"print('50 %\r99 %\rdone', flush=True)",
     "exec:test -e 'a file'": "open('a file', 'w').close()",
 }
 
