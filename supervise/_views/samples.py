@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import time
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from supervise._files import open_to_append
@@ -67,12 +68,23 @@ def trees(pids: Mapping[int, int]) -> dict[int, Usage]:
         int(name): process for name in os.listdir("/proc") if name.isdigit() and (process := _read(name)) is not None
     }
     rank_of = {pid: rank for rank, pid in pids.items()}
-    owner: dict[int, int | None] = dict(rank_of)
+    owner: dict[int, int] = {}
+    children: dict[int, list[int]] = defaultdict(list)
+    for pid, found in processes.items():
+        children[found.parent].append(pid)
+        if found.group in rank_of:  # also a process whose parent has ended
+            owner[pid] = rank_of[found.group]
+    owner |= rank_of
+    reached = list(owner)
+    for pid in reached:  # the list grows by the descendants
+        for child in children[pid]:
+            if child not in owner:
+                owner[child] = owner[pid]
+                reached.append(child)
     sums: dict[int, list[int]] = {rank: [0, 0, 0] for rank in pids}
     for pid, found in processes.items():
-        rank = _owner(pid, processes, rank_of, owner)
-        if rank is not None:
-            total = sums[rank]
+        if pid in owner:
+            total = sums[owner[pid]]
             total[0] += found.ticks
             total[1] += found.rss_pages
             total[2] += found.alive
@@ -81,28 +93,6 @@ def trees(pids: Mapping[int, int]) -> dict[int, Usage]:
         for rank, (ticks, pages, count) in sums.items()
         if count
     }
-
-
-def _owner(
-    pid: int, processes: dict[int, _Process], rank_of: Mapping[int, int], owner: dict[int, int | None]
-) -> int | None:
-    """Return the rank to whose tree a process belongs. `owner` keeps the known owners."""
-    path: list[int] = []
-    rank: int | None = None
-    at = pid
-    while at not in owner:
-        found = processes.get(at)
-        if found is None or at in path:  # the parent is in another PID namespace, or has ended meanwhile
-            break
-        path.append(at)
-        if found.group in rank_of:  # also a process whose parent has ended
-            rank = rank_of[found.group]
-            break
-        at = found.parent
-    else:
-        rank = owner[at]
-    owner.update(dict.fromkeys(path, rank))
-    return rank
 
 
 def _read(name: str) -> _Process | None:
