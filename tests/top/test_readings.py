@@ -257,9 +257,9 @@ def test_readings_do_not_pile_up_while_the_output_blocks(run: Path):
     with SignalInbox((), restore=True) as inbox:
         feed = Feed(Target("job", str(run / "control.sock"), read_run(run)), inbox)
         for _ in range(10):
-            feed._tell_reading(reader, reader.read(status(), same_pids=False), complete=True)
+            feed._pass_on(reader.read(status(), same_pids=False))
         assert len(feed.drain()) == 2
-        feed._tell_reading(reader, reader.read(status(), same_pids=False), complete=True)
+        feed._pass_on(reader.read(status(), same_pids=False))
         assert len(feed.drain()) == 1
 
 

@@ -138,7 +138,8 @@ def _table(view: View, canvas: Canvas, start: int, end: int) -> None:
         _heads(canvas, start, columns, view.order)
         start += 1
     view.page_rows = max(1, end - start)
-    view.top = _top(view, len(view.rows))
+    top = min(max(view.top, view.index - view.page_rows + 1), view.index)  # so that the selected rank is visible
+    view.top = max(0, min(top, len(view.rows) - view.page_rows))
     for number, rank in enumerate(view.rows[view.top : view.top + end - start]):
         _rank_row(canvas, start + number, view.reading.ranks[rank], view.states[rank], columns)
         if rank == view.rank:
@@ -174,12 +175,6 @@ def _rank_row(canvas: Canvas, at_row: int, row: RankReading, state: str, columns
     canvas.write(at_row, at, (row.last_line or "").strip() or row.status or "")
 
 
-def _top(view: View, count: int) -> int:
-    """Return the index of the row to show first, so that the selected rank is visible."""
-    top = min(max(view.top, view.index - view.page_rows + 1), view.index)
-    return max(0, min(top, count - view.page_rows))
-
-
 def _map(view: View, canvas: Canvas, start: int, most_rows: int) -> int:
     """Draw a map with a sign for each rank, or for some ranks together; return the row after the map."""
     ranks = sorted(view.states)
@@ -209,7 +204,7 @@ def _style(state: str, *, default: str = "") -> str:
 
 def _incidents(view: View, most: int) -> list[tuple[str, str]]:
     """Return the newest incidents as lines. If the first failure of the run is older, it is the first line."""
-    found = view.incidents[-most:] if most else []
+    found = [*view.incidents[-most:]] if most else []
     first = view.first_failure
     if first is not None and most and first not in found:
         found = [first, *found[1:]]

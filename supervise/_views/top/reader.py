@@ -72,6 +72,15 @@ class Reading(NamedTuple):
     """Process ID of the process that supervises the gang."""
     ranks: dict[int, RankReading]
     """Local rank to its reading, in the order of ranks."""
+    incidents: Sequence[Incident] = ()
+    """The kept incidents, the oldest first."""
+    incident_count: int = 0
+    """Number of all incidents so far."""
+    first_failure: Incident | None = None
+    failed: Sequence[int] = ()
+    """The ranks with a failed life, the first failure first."""
+    complete: bool = True
+    """False for the very first reading, which has only what supervise reports."""
 
     @property
     def restarts(self) -> int:
@@ -79,7 +88,7 @@ class Reading(NamedTuple):
         return self.attempt + sum(max(0, rank.restarts - self.attempt) for rank in self.ranks.values())
 
 
-def as_object(reading: Reading, incidents: list[Incident]) -> dict[str, Any]:
+def as_object(reading: Reading, incidents: Sequence[Incident]) -> dict[str, Any]:
     """Return a reading as the JSON object of a line.
 
     Args:
@@ -287,7 +296,7 @@ class Reader:
         Raises:
             KeyError, TypeError, ValueError, AttributeError: `status` is not such a result.
         """
-        return self._reading(status, {}, {}, {}, {})
+        return self._reading(status, {}, {}, {}, {})._replace(complete=False)
 
     def read(self, status: dict[str, Any], *, same_pids: bool) -> Reading:
         """Return a reading. A value that cannot be read is None.
@@ -371,7 +380,18 @@ class Reader:
                 last_line=None if end is None else last_line(end),
             )
         phase = "starting" if status["phase"] == "new" else one_line(str(status["phase"]))
-        return Reading(now_s, phase, int(status["attempt"]), int(status["pid"]), ranks)
+        told = self.incidents
+        return Reading(
+            now_s,
+            phase,
+            int(status["attempt"]),
+            int(status["pid"]),
+            ranks,
+            incidents=list(told.kept),
+            incident_count=told.count,
+            first_failure=told.first,
+            failed=list(told.state.last_failures),
+        )
 
     def _end(self, rank: int, row: dict[str, Any]) -> str | None:
         """Return how a rank that has failed ended; None if it has not failed, or its end is not known yet."""

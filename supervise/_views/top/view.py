@@ -12,7 +12,7 @@ from supervise._record import NamedTuple
 from supervise._story.wording import size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from supervise._views.incidents import Incident
     from supervise._views.top.reader import RankReading, Reading
@@ -259,7 +259,7 @@ class View:
         self.rows: list[int] = []
         """Ranks in the order of the table."""
         self.first_failure: Incident | None = None
-        self.incidents: list[Incident] = []
+        self.incidents: Sequence[Incident] = ()
         """The incidents, the oldest first."""
         self.trouble = ""
         """Why there is no newer reading; "" if there is one."""
@@ -285,7 +285,7 @@ class View:
         """The first line of the page that is shown; None: the last lines are shown."""
         self.shift = 0
         """The first column of the page that is shown."""
-        self.failed: list[int] = []
+        self.failed: Sequence[int] = ()
         """The ranks with a failed life, the first failure first."""
         self.why_rank: int | None = None
         """The rank whose failure the page ``why`` shows; None: none has failed."""
@@ -302,7 +302,8 @@ class View:
 
     def update(self, reading: Reading) -> None:
         """Show a new reading."""
-        self.reading = reading
+        self.reading, self.trouble = reading, ""
+        self.incidents, self.first_failure, self.failed = reading.incidents, reading.first_failure, reading.failed
         self.states = shown_states(reading)
         self._sort()
 
@@ -352,8 +353,9 @@ class View:
                 return "quit"
             case "?" | "h":
                 self.show_page("help", "help", list(HELP))
-            case "w":
-                self._show_why()
+            case "w":  # all incidents, and why a rank failed: the selected rank, or else the rank that failed first
+                self.why_rank = self.rank if self.selected in self.failed else next(iter(self.failed), None)
+                self.show_page("why", "", [])
             case "o" | "O":
                 names = list(ORDERS)
                 self.order = names[(names.index(self.order) + (1 if key == "o" else -1)) % len(names)]
@@ -386,12 +388,6 @@ class View:
         self.back = "why" if self.mode == "why" else "table"
         self.log_rank, self.log_turns = rank, 0
         self.show_page("logs", f"logs of rank {rank}", ["..."], None)
-
-    def _show_why(self) -> None:
-        """Show all incidents, and why a rank failed: the selected rank, or else the rank that failed first."""
-        first = self.failed[0] if self.failed else None
-        self.why_rank = self.rank if self.selected in self.failed else first
-        self.show_page("why", "", [])
 
     def _next_bad(self, step: int) -> None:
         """Select the next rank with a state in `BAD`."""

@@ -29,7 +29,6 @@ from supervise.cli.streams import complaint
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from supervise._views.incidents import Incident
     from supervise._views.top.screen import Canvas
 
 
@@ -106,10 +105,10 @@ def _json_lines(target: steering.Target, inbox: SignalInbox[News]) -> int:
     while True:
         for news in feed.drain(None):
             match news:
-                case NewReading(reading=reading, incidents=incidents) if news.complete:
-                    fresh = incidents[-(news.incident_count - told) :] if news.incident_count > told else []
+                case Reading(complete=True, incidents=incidents):
+                    fresh = incidents[-(news.incident_count - told) :] if news.incident_count > told else ()
                     told = news.incident_count
-                    _print(target, "reading", as_object(reading, fresh))
+                    _print(target, "reading", as_object(news, fresh))
                     trouble = ""
                 case Trouble(text=text) if text != trouble and not steering.has_ended(target):
                     trouble = text
@@ -143,21 +142,6 @@ _MOST_REQUESTS = 4
 _STATUS_S = 3.0
 _RETRY_S = 1.0
 _MOST_UNTAKEN = 2
-
-
-class NewReading(NamedTuple):
-    """A reading has been made."""
-
-    reading: Reading
-    incidents: list[Incident]
-    """The kept incidents, the oldest first."""
-    incident_count: int
-    """Number of all incidents so far."""
-    first_failure: Incident | None
-    failed: list[int]
-    """The ranks with a failed life, the first failure first."""
-    complete: bool
-    """False for the very first reading, which has only what supervise reports."""
 
 
 class NewLines(NamedTuple):
@@ -199,7 +183,7 @@ class Ended(NamedTuple):
     """The reply to the request ``wait``; empty if there was none."""
 
 
-News = NewReading | NewLines | Trouble | Reply | Ended | BaseException
+News = Reading | NewLines | Trouble | Reply | Ended | BaseException
 """What a thread tells the main thread. An exception has ended the thread."""
 
 
@@ -283,9 +267,9 @@ class Feed:
         """Make and pass on one reading, then wait until the next is due."""
         status = client.request("status", timeout_s=_STATUS_S)
         if is_first:
-            self._tell_reading(reader, reader.first(status), complete=False)
+            self._pass_on(reader.first(status))
         same_pids = client.peer_pid == int(status["pid"])
-        self._tell_reading(reader, reader.read(status, same_pids=same_pids), complete=True)
+        self._pass_on(reader.read(status, same_pids=same_pids))
         wanted = self._wanted
         if wanted is None or wanted.what == "why":
             self._log_of = None
@@ -295,14 +279,11 @@ class Feed:
         self._hurry.wait(reader.interval_s)
         self._hurry.clear()
 
-    def _tell_reading(self, reader: Reader, reading: Reading, *, complete: bool) -> None:
+    def _pass_on(self, reading: Reading) -> None:
         """Pass on a reading. Drop it if the main thread has not taken earlier ones, because its output blocks."""
-        if self._untaken >= _MOST_UNTAKEN:
-            return
-        self._untaken += 1
-        found = reader.incidents
-        failed = list(found.state.last_failures)
-        self._inbox.put(NewReading(reading, list(found.kept), found.count, found.first, failed, complete))
+        if self._untaken < _MOST_UNTAKEN:
+            self._untaken += 1
+            self._inbox.put(reading)
 
     def _log(self, status: dict[str, Any], wanted: Wanted) -> tuple[str, list[str]]:
         """Read a log of a rank: the log that was written last when the page was opened; after a turn, the other log."""
@@ -479,10 +460,8 @@ class Table:
     def _take(self, news: signal.Signals | News) -> None:
         view = self._view
         match news:
-            case NewReading():
-                view.update(news.reading)
-                view.incidents, view.first_failure, view.trouble = news.incidents, news.first_failure, ""
-                view.failed = news.failed
+            case Reading():
+                view.update(news)
             case NewLines() if news.wanted == self._wanted():
                 view.title, view.lines = news.title, news.lines
             case Trouble():
