@@ -16,26 +16,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
-    from supervise._api.tail_log import TailLog
     from supervise.destinations import LogsDest
     from supervise.messages import GangStatus
     from supervise.result import RunProcsResult
 
 
 class LogOfGang:
-    """Stand-in for a `TailLog` in ``PContext._tail_logs`` of a gang of supervise, which shows its logs itself."""
+    """A log in ``PContext._tail_logs``, without effect: a gang of supervise shows its logs itself."""
 
     _stopped = False
 
-    def start(self) -> None:
-        """Do nothing."""
+    def start(self) -> Any:
+        """Begin to show the log."""
 
     def stop(self) -> None:
-        """Note that the gang was closed."""
+        """Show the rest. Idempotent."""
         self._stopped = True
 
     def stopped(self) -> bool:
-        """Return whether the gang was closed."""
+        """Whether `stop` was called."""
         return self._stopped
 
 
@@ -67,7 +66,7 @@ class PContext(abc.ABC):
     """The file of the shown stdout lines that pass the filters, open until the end; None without filters."""
     filtered_stderr: TextIO | None = None
     """The same for stderr."""
-    _tail_logs: Sequence[LogOfGang | TailLog] = ()
+    _tail_logs: Sequence[LogOfGang] = ()
     _handlers_held: weakref.finalize[Any, Any] | None = None
 
     def __init__(  # noqa: PLR0917 - PyTorch's order

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import pykka
 
+from supervise._api.base import LogOfGang
 from supervise._core.steps import TailEnded
 from supervise._gang.attempt import Source
 from supervise._gang.tail import Drain, Tail
@@ -113,7 +114,7 @@ class _NoPool:
     _shutdown = False
 
 
-class TailLog:
+class TailLog(LogOfGang):
     """Shows the contents of files as they are written, from `start` until `stop`.
 
     The files may be created later, or never. Each line has the prefix ``[<name><rank>]:`` or that of its rank; lines
@@ -146,7 +147,6 @@ class TailLog:
         self._log_line_filter = log_line_filter
         self._threadpool = _NoPool() if log_files else None
         self._follower: _Follower | None = None
-        self._stopped = False
 
     def start(self) -> TailLog:
         """Begin to show the files; return itself. Idempotent.
@@ -184,7 +184,7 @@ class TailLog:
         The call always returns. If a destination blocks for seconds, it is abandoned, and a warning has the number of
         bytes that were not shown and are only in the files.
         """
-        self._stopped = True
+        super().stop()
         follower, self._follower = self._follower, None
         if self._threadpool is not None:
             self._threadpool._shutdown = True  # noqa: SLF001 - a class of supervise
@@ -197,10 +197,6 @@ class TailLog:
                     ended.remaining_bytes,
                     ended.error or "the destination takes nothing more",
                 )
-
-    def stopped(self) -> bool:
-        """Whether `stop` was called."""
-        return self._stopped
 
 
 def tail_logfile(  # noqa: PLR0917 - PyTorch's order
