@@ -40,35 +40,43 @@ if TYPE_CHECKING:
 # threading held.
 
 
-def prepare(attempt: Attempt, make: Callable[[], SupervisorRef], box: Reply[SupervisorRef]) -> threading.Thread:
-    """Return the gang's thread, not started yet.
+def begin(attempt: Attempt, make: Callable[[], SupervisorRef], box: Reply[SupervisorRef]) -> threading.Thread:
+    """Start the actor on the gang's own new thread, and return that thread.
+
+    Another thread starts it: in the caller, a handler that raises could leave a lock of threading held.
 
     Args:
         attempt: Closed if the actor cannot be started.
         make: Starts the actor. The actor must not start a thread.
         box: Receives the actor or the error.
     """
-    return threading.Thread(
-        target=_begin, args=(attempt, make, box), name=f"supervise-{attempt.spec.name}", daemon=True
-    )
-
-
-def start(thread: threading.Thread, attempt: Attempt, box: Reply[SupervisorRef]) -> None:
-    """Start `thread` from another thread. In the caller, a handler that raises could leave a lock of threading held."""
     what = f"the supervisor of {attempt.spec.name!r}"
+
+    def fail(error: BaseException) -> None:
+        attempt.close()
+        box.fail(error)
+
+    def run() -> None:
+        try:
+            supervisor = make()
+        except BaseException as error:
+            fail(error)
+            return
+        box.set(supervisor)
+        run_gang(supervisor)
 
     def start() -> None:
         try:
             platform.start_thread(thread, what)
         except BaseException as error:
-            attempt.close()
-            box.fail(error)
+            fail(error)
 
+    thread = threading.Thread(target=run, name=f"supervise-{attempt.spec.name}", daemon=True)
     try:
         _thread.start_new_thread(start, ())
     except RuntimeError as error:
-        attempt.close()
-        box.fail(platform.no_thread(what, error))
+        fail(platform.no_thread(what, error))
+    return thread
 
 
 def give_up(box: Reply[SupervisorRef]) -> None:
@@ -79,17 +87,6 @@ def give_up(box: Reply[SupervisorRef]) -> None:
 def run_gang(supervisor: SupervisorRef) -> None:
     """Run a gang to its end on the thread that started it. The gang has no thread of its own."""
     supervisor.actor_inbox.loop.run()
-
-
-def _begin(attempt: Attempt, make: Callable[[], SupervisorRef], box: Reply[SupervisorRef]) -> None:
-    try:
-        supervisor = make()
-    except BaseException as error:
-        attempt.close()
-        box.fail(error)
-        return
-    box.set(supervisor)
-    run_gang(supervisor)
 
 
 def _stop(box: Reply[SupervisorRef]) -> None:
@@ -207,9 +204,8 @@ class GangContext(PContext):
         self._unused.detach()
         box: Reply[SupervisorRef] = Reply()
         make = partial(Supervisor.start_attempt, self._attempt, own_thread=False)
-        self._thread = prepare(self._attempt, make, box)
         try:
-            start(self._thread, self._attempt, box)
+            self._thread = begin(self._attempt, make, box)
             signals.wait_for(box, heed=False)
             self._supervisor = box.get(timeout=0)
             weakref.finalize(self, dispose, self._supervisor)

@@ -137,9 +137,8 @@ def launch(nprocs: int, *, daemon: bool, **settings: Unpack[GangSettings]) -> li
     attempt = first_attempt(**settings)
     _wait_at_exit()
     box: Reply[SupervisorRef] = Reply()
-    thread = context.prepare(attempt, partial(_start, attempt, listener, waited_for=not daemon), box)
     try:
-        context.start(thread, attempt, box)
+        context.begin(attempt, partial(_start, attempt, listener, waited_for=not daemon), box)
         gang = box.get(timeout=_BEGIN_S)
         for rank, pid in _pids(gang).items():
             processes[rank].started(pid, gang)
