@@ -198,14 +198,27 @@ def _numa(options: Options) -> Any:
 # The log layout of `supervise run`
 
 
-class MergedLogsSpecs(DefaultLogsSpecs):
-    """PyTorch's log layout, except that both streams of a rank go to the file of its stdout."""
+class RunLogs(DefaultLogsSpecs):
+    """PyTorch's log layout. With `merged`, both streams of a rank go to the file of its stdout.
+
+    With `run_dir`, it is that of one host of several: the name of a rank's folder is its global rank.
+    """
+
+    def __init__(self, *args: Any, merged: bool, run_dir: str | None = None) -> None:
+        super().__init__(*args)
+        self._merged = merged
+        self._several_hosts = run_dir is not None
+        self._run_log_dir = run_dir
 
     def _reified(self, envs: dict[int, dict[str, str]], made: Iterable[int]) -> LogsDest:
         dest = super()._reified(envs, made)
-        dest.stderrs = dict(dest.stdouts)
-        dest.tee_stderrs = {}
+        if self._merged:
+            dest.stderrs = dict(dest.stdouts)
+            dest.tee_stderrs = {}
         return dest
+
+    def _folder_of(self, rank: int, env: Mapping[str, str]) -> str:
+        return env.get("RANK", str(rank)) if self._several_hosts else str(rank)
 
 
 def check_logs(options: Options) -> None:
@@ -256,9 +269,9 @@ def start_locally(
     from supervise._gang.attempt import first_attempt
     from supervise._gang.supervisor import Supervisor
 
-    layout = MergedLogsSpecs if options.merge else DefaultLogsSpecs
     shown = set(options.ranks_shown) or None
-    specs = layout(options.log_dir or make_runs_dir(), options.redirects, options.tee, shown)
+    log_dir = options.log_dir or make_runs_dir()
+    specs = RunLogs(log_dir, options.redirects, options.tee, shown, merged=options.merge)
     settings = settings_of(options, envs)
     settings.update(
         {
@@ -283,21 +296,6 @@ _OF_ENGINE = frozenset(
     }
 )
 """Variables that the driver sets, since they depend on the placement."""
-
-
-class _OfNode(DefaultLogsSpecs):
-    """The log layout of one host. The name of a rank's folder, in the folder of the run, is its global rank."""
-
-    def __init__(self, run_dir: str, *args: Any) -> None:
-        super().__init__(os.path.dirname(run_dir), *args)
-        self._run_log_dir = run_dir
-
-    def _folder_of(self, rank: int, env: Mapping[str, str]) -> str:
-        return env.get("RANK", str(rank))
-
-
-class _MergedOfNode(MergedLogsSpecs, _OfNode):
-    """The log layout of one host, with both streams of each rank in one file."""
 
 
 def make_run_dir(options: Options, run_id: str) -> str:
@@ -340,9 +338,9 @@ def start_on_ray(
     run_dir = make_run_dir(options, run_id) if options.log_dir != os.devnull else None
     logs: DefaultLogsSpecs = DefaultLogsSpecs(os.devnull)
     if run_dir is not None:
-        layout = _MergedOfNode if options.merge else _OfNode
+        redirects, tee = ({rank: each[rank] for rank in ranks} for each in (options.redirects, options.tee))
         shown = {rank for rank in ranks if rank in options.ranks_shown} or None
-        logs = layout(run_dir, {r: options.redirects[r] for r in ranks}, {r: options.tee[r] for r in ranks}, shown)
+        logs = RunLogs(os.path.dirname(run_dir), redirects, tee, shown, merged=options.merge, run_dir=run_dir)
     settings = {name: value for name, value in found.items() if GANG[name].each_host}
     settings["cwd"] = found.get("cwd") or os.getcwd()
     kept = _OF_ENGINE if options.hosts.port is not None else _OF_ENGINE | {"MASTER_PORT"}
