@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _INTERRUPTED = 130
-_OF_FILES = ("check", "ls", "show", "logs", "report", "clean", "completion")
-_OF_A_RUNNING_RUN = ("status", "stop", "restart", "reload", "signal", "wait", "stacks", "top")
-_COMMANDS = (*_OF_FILES, *_OF_A_RUNNING_RUN)
-"""The commands besides `run`: each is a function in the module of the same name, except those of `_MODULES`."""
-_MODULES = {"ls": "show"} | dict.fromkeys(
-    ("status", "stop", "restart", "reload", "signal", "wait", "stacks"), "steering"
-)
+_COMMANDS = {
+    **{each: each for each in ("check", "show", "logs", "report", "clean", "completion", "top")},
+    "ls": "show",
+    **dict.fromkeys(("status", "stop", "restart", "reload", "signal", "wait", "stacks"), "steering"),
+}
+"""The commands besides `run`: name to the module in which it is a function of this name."""
 
 _BRIEF = """\
 supervise run -n 4 train.py       start 4 ranks of a program
@@ -143,9 +142,8 @@ def _run(words: list[str], *, own_process: bool) -> int:
     options = validated(*given)
     if own_process:
         _collect_garbage()
-    if own_process and not options.dry_run:
-        sys.stdout = plain  # ranks write their own bytes
-        streams.show_no_output()
+    if own_process and not options.dry_run:  # ranks write their own bytes; to a closed stdout, they write nothing
+        sys.stdout = plain if sys.__stdout__ is not None else None
     return run(options, own_process=own_process)
 
 
@@ -156,7 +154,7 @@ def _print(words: list[str], *, own_process: bool) -> int:
         from importlib import import_module
 
         run: Callable[[list[str]], int] = getattr(
-            import_module(f"supervise.cli.commands.{_MODULES.get(command, command)}"), command
+            import_module(f"supervise.cli.commands.{_COMMANDS[command]}"), command
         )
         if own_process:
             import signal

@@ -93,12 +93,6 @@ def open_closed() -> None:
             sys.stderr = open(os.open(os.devnull, os.O_WRONLY), "w", closefd=False)  # noqa: SIM115 - for the process
 
 
-def show_no_output() -> None:
-    """Set a stdout that was closed to None again: a gang discards the output that it would show there."""
-    if sys.__stdout__ is None:
-        sys.stdout = None
-
-
 def flushed(command: str, code: int) -> int:
     """Flush stdout and return `code`; if that fails, return the code of `failed`."""
     try:
