@@ -554,20 +554,17 @@ def _still_runs(found: argparse.Namespace) -> int:
 def _show_end(found: argparse.Namespace) -> int:
     """Print how a run has ended; return its exit code."""
     run = ended_run(found.target)
-    recorded = run.result if run is not None else {}
-    code = recorded.get("exit_code")
-    if not isinstance(code, int):
-        unknown: dict[str, Any] = {
-            "finished": True,
-            "outcome": None,
-            "root_cause": None,
-            "exit_codes": {},
-            "exit_code": None,
-        }
-        return fail("wait", how_it_ended(found.target), show(found, unknown, (), REFUSED))
+    recorded = run.result if run is not None and isinstance(run.result.get("exit_code"), int) else {}
     ends = recorded.get("ends")
     known = ends.items() if isinstance(ends, dict) else ()
-    codes = {rank: end.get("exitcode") for rank, end in known if isinstance(end, dict)}
-    result = {"finished": True, "outcome": recorded.get("outcome"), "root_cause": recorded.get("root_cause")}
+    result = {
+        "finished": True,
+        "outcome": recorded.get("outcome"),
+        "root_cause": recorded.get("root_cause"),
+        "exit_codes": {rank: end.get("exitcode") for rank, end in known if isinstance(end, dict)},
+        "exit_code": recorded.get("exit_code"),
+    }
+    if not recorded:
+        return fail("wait", how_it_ended(found.target), show(found, result, (), REFUSED))
     text = f"{found.target.name}: {outcome_of(found.target, {})[0]}"
-    return show(found, result | {"exit_codes": codes, "exit_code": code}, [text], code)
+    return show(found, result, [text], recorded["exit_code"])
