@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from supervise.cli.run import stdin_copies
-from supervise.cli.run.stdin_copies import StdinCopies
+from supervise.cli.run import rank_stdin
+from supervise.cli.run.rank_stdin import StdinCopies
 from tests.cli.command import SUPERVISE, Command, environment
 from tests.patience import PATIENCE_S
 
@@ -185,7 +185,7 @@ def test_a_gate_has_the_stdin(supervise: Command):
 
 def test_no_more_is_read_while_a_rank_is_too_late(monkeypatch: pytest.MonkeyPatch, system_call: Any):
     """The file is bounded: a rank that does not read stops the input in the end, and nothing is lost."""
-    monkeypatch.setattr(stdin_copies, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(rank_stdin, "MOST_BYTES", 100_000)
     full, ends = threading.Event(), []
 
     def recorded(pwrite: Any, fd: int, chunk: bytes, at: int) -> int:
