@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from functools import cache
 from signal import Signals
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _SEQUENCES = (
     r"(?:\x1b\[|\x9b)[0-9;:<=>?]*[ -/]*[@-~]"  # CSI: colors, the cursor, erasing
@@ -80,7 +84,18 @@ def _columns_of(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-# What the exit code of a process says, in words
+# Numbers, and what the exit code of a process says, in words
+
+
+def runs_of(numbers: Iterable[int]) -> list[str]:
+    """Return sorted numbers as texts, one for each run without a gap: ``0-2``, ``4``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ["-".join(map(str, run)) for run in runs]
 
 
 LOST_CODE = 255

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal
 
-from supervise._printable import one_line
+from supervise._printable import one_line, runs_of
 from supervise._record import record
 
 if TYPE_CHECKING:
@@ -84,13 +84,7 @@ def group_stacks(stacks: Mapping[int, RankStacks]) -> list[str]:
 
 def ranks_as_text(ranks: Iterable[int]) -> str:
     """Return sorted ranks as text: ``rank 3`` or ``ranks 0-2, 4``."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    text = ", ".join(runs_of(ranks))
     return f"rank {text}" if text.isdigit() else f"ranks {text}"
 
 

@@ -89,10 +89,11 @@ def of_result(result: RunProcsResult, *, timeout_s: float | None = None) -> Stor
         result: The result of the gang.
         timeout_s: The timeout of the gang in seconds; None if it is not known.
     """
+    raised = {rank for rank, failure in result.failures.items() if isinstance(failure.message, dict)}
     ended = {
         end.local_rank: -(end.exitcode or 0)
         for end in result.ends.values()
-        if end.role == "bystander" or (-(end.exitcode or 0) in _STOPS and _has_raised(result, end.local_rank))
+        if end.role == "bystander" or (-(end.exitcode or 0) in _STOPS and end.local_rank in raised)
     }
     logs = [log for log in (*result.stdouts.values(), *result.stderrs.values()) if log and log != os.devnull]
     return Story(
@@ -103,11 +104,6 @@ def of_result(result: RunProcsResult, *, timeout_s: float | None = None) -> Stor
         restarts=sum(restart.counted for restart in result.restarts),
         sent={rank: {Signals(number): 0} for rank, number in ended.items() if number in _SIGNALS},
     )
-
-
-def _has_raised(result: RunProcsResult, rank: int) -> bool:
-    """Return whether a rank has recorded an exception."""
-    return rank in result.failures and isinstance(result.failures[rank].message, dict)
 
 
 def stopped_by_us(rank: int, exitcode: int | None, story: Story) -> bool:

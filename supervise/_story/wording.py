@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from supervise._printable import ending, first_columns, one_line, width_of
+from supervise._printable import ending, first_columns, one_line, runs_of, width_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
@@ -68,13 +68,8 @@ def titled(line: str, titles: Sequence[str]) -> str:
 
 
 def _spans(numbers: list[int]) -> str:
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    text = ", ".join("-".join(map(str, run)) for run in runs[:_SPANS])
+    runs = runs_of(numbers)
+    text = ", ".join(runs[:_SPANS])
     return f"{text}, ... ({len(numbers)} in all)" if len(runs) > _SPANS else text
 
 

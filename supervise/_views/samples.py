@@ -155,27 +155,24 @@ class SampleFile(OwnedFd):
         """
         before_s = time.thread_time()
         with contextlib.suppress(OSError):  # a full disk, or no descriptor is left
-            self._append(self._sample(lives))
+            used = trees({rank: life.pid for rank, life in lives.items() if life.pid is not None})
+            whole = {
+                "time": round(time.time(), 3),
+                "interval_s": round(self._interval_s, 3),
+                "ranks": {
+                    rank: {
+                        **found._asdict(),
+                        **self._log_sizes(rank, lives[rank].attempt),
+                        "step": lives[rank].step,
+                    }
+                    for rank, found in used.items()
+                },
+            }
+            self._append(json.dumps(whole, separators=(",", ":")).encode() + b"\n")
         cost_s, now_s = time.thread_time() - before_s, time.monotonic()
         age_s = now_s - self._begun_s
         self._interval_s = max(self._shortest_s, age_s / self._parts, cost_s * _COST_PARTS)
         self.due_s = now_s + self._interval_s
-
-    def _sample(self, lives: Mapping[int, RankStatus]) -> bytes:
-        used = trees({rank: life.pid for rank, life in lives.items() if life.pid is not None})
-        whole = {
-            "time": round(time.time(), 3),
-            "interval_s": round(self._interval_s, 3),
-            "ranks": {
-                rank: {
-                    **found._asdict(),
-                    **self._log_sizes(rank, lives[rank].attempt),
-                    "step": lives[rank].step,
-                }
-                for rank, found in used.items()
-            },
-        }
-        return json.dumps(whole, separators=(",", ":")).encode() + b"\n"
 
     def _log_sizes(self, rank: int, attempt: int) -> dict[str, int]:
         total = size_bytes = 0
