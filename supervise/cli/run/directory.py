@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import stat
 import time
 from typing import TYPE_CHECKING, Any
-
-import pykka
 
 from supervise import messages as say
 from supervise._files import MOST_LINKS, closing, is_own, open_folder, open_to_append
@@ -298,67 +297,48 @@ def _failure(failure: ProcessFailure) -> dict[str, Any]:
 _MOST_LOOKS = 10
 
 
-class Sampling:
-    """Asks the gang for its state when a sample is due, and writes the sample when the reply has come.
+class Sampling(SampleFile):
+    """The file of samples of a gang. The class asks the gang for its state when a sample is due. No method waits."""
 
-    No method waits. There is no file before `open`.
-    """
-
-    def __init__(self) -> None:
-        """Begin without a file."""
-        self._file: SampleFile | None = None
-        self.on_pids: Callable[[list[int]], object] | None = None
-        """Called with the process IDs of the ranks at the first samples."""
-        self._looks = 0
-        self._reply: Reply[say.GangStatus] | None = None
-
-    def open(self, directory: str, options: Options, ask: Callable[[object], Any]) -> None:
-        """Plan the first sample, unless the ranks run on other hosts.
+    def __init__(
+        self, directory: str, ranks: int, ask: Callable[[object], Any], on_pids: Callable[[list[int]], object]
+    ) -> None:
+        """Plan the first sample.
 
         Args:
             directory: The run directory.
-            options: The validated options.
+            ranks: Number of ranks.
             ask: Sends a message to the gang, and returns the reply. When the reply is set, the main thread wakes up.
+            on_pids: Called with the process IDs of the ranks at the first samples.
         """
+        super().__init__(directory, ranks)
         self._ask = ask
-        if options.engine == "local":
-            self._file = SampleFile(directory, options.nproc)
+        self._on_pids = on_pids
+        self._looks = 0
+        self._reply: Reply[say.GangStatus] | None = None
 
-    def wait_s(self, other_s: float | None) -> float | None:
-        """Return the seconds until a sample is due, but at most `other_s`; None if there is neither."""
-        if self._file is None or self._reply is not None:
-            return other_s
-        due_s = max(self._file.due_s - time.monotonic(), 0.0)
-        return due_s if other_s is None else min(due_s, other_s)
+    def wait_s(self) -> float | None:
+        """Return the seconds until a sample is due; None while a reply is pending, and after the end of the gang."""
+        waits = self._reply is None and self.due_s < math.inf
+        return max(self.due_s - time.monotonic(), 0.0) if waits else None
 
     def look(self) -> None:
         """Ask for the state of the gang if a sample is due; write the sample if the reply has arrived."""
-        if self._file is None:
-            return
-        if self._reply is None:
-            if time.monotonic() >= self._file.due_s:
-                try:
-                    self._reply = self._ask(say.Status())
-                except pykka.ActorDeadError:
-                    self.close()
-        elif self._reply.done():
-            reply, self._reply = self._reply, None
-            try:
+        status = None
+        try:
+            if self._reply is None and time.monotonic() >= self.due_s:
+                self._reply = self._ask(say.Status())
+            elif self._reply is not None and self._reply.done():
+                reply, self._reply = self._reply, None
                 status = reply.get(timeout=0)
-            except Exception:  # the gang has ended
-                self.close()
-                return
+        except Exception:  # the gang has ended
+            self.due_s = math.inf
+        if status is not None:
             running = {rank: row for rank, row in status.ranks.items() if rank in status.running}
-            self._file.write(running)
+            self.write(running)
             self._looks += 1
-            if self.on_pids is not None and self._looks <= _MOST_LOOKS:
-                self.on_pids([row.pid for row in running.values() if row.pid is not None])
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
+            if self._looks <= _MOST_LOOKS:
+                self._on_pids([row.pid for row in running.values() if row.pid is not None])
 
 
 # The numbers of a run at its end: a table for people, and a file for Prometheus

@@ -87,7 +87,7 @@ class _Run:
         """The children that this process had before; None if orphans do not become its children."""
         self._events = EventFile()
         self._control: ControlServer | None = None
-        self._sampling = Sampling()
+        self._sampling: Sampling | None = None
         self._run_id = options.run_id or f"{title(options)}-{os.urandom(4).hex()}"
         self._gang: pykka.ActorRef[Supervisor]
         self._master = Master("", "")
@@ -95,6 +95,8 @@ class _Run:
         self._started = False
         self._stopped_s = 0.0
         self._shows_events = options.verbose or options.json_log
+        self._threads: int | None = None
+        """The threads to which the ranks are limited, until a message has said so; None without a limit."""
 
     def main(self) -> int:
         """Run the gang and return the exit code."""
@@ -161,7 +163,8 @@ class _Run:
         except OSError as error:
             self._console.error(f"no command finds this run until run.json is written: {complaint(error)}")
         self._control = open_control(directory, self._gang, self._inbox, self._console, engine=options.engine)
-        self._sampling.open(directory, options, self._ask)
+        if options.engine == "local":
+            self._sampling = Sampling(directory, options.nproc, self._ask, self._tell_threads)
 
     def _supervise(self) -> int:
         self._introduce()
@@ -231,7 +234,8 @@ class _Run:
         if self._control is not None:
             self._control.close()
             self._control.join(_CONTROL_END_S)  # clients read their last answers
-        self._sampling.close()
+        if self._sampling is not None:
+            self._sampling.close()
         self._events.close()
         self._master.release()
 
@@ -248,8 +252,10 @@ class _Run:
     def _take(self) -> None:
         """Wait for signals, events and replies, and process them."""
         self._progress.announce()  # before the wait: a stop that ends during the wait is not announced
-        self._sort(self._inbox.take(self._sampling.wait_s(self._progress.wait_s())))
-        self._sampling.look()
+        waits_s = [self._progress.wait_s(), self._sampling.wait_s() if self._sampling is not None else None]
+        self._sort(self._inbox.take(min((each for each in waits_s if each is not None), default=None)))
+        if self._sampling is not None:
+            self._sampling.look()
         with suppress(OSError):
             self._events.write_pending()
         if self._inherited is not None:
@@ -321,18 +327,15 @@ class _Run:
             self._console.note(f"{shortened(what, 60)} on {counted(options.nproc, 'rank')}{where}")
         for text in options.notes:
             self._console.note(text)
-        if settings.limited_threads(options) is not None:
-            self._sampling.on_pids = self._tell_threads
-            if options.verbose:
-                self._tell_threads([])
+        self._threads = settings.limited_threads(options)
+        self._tell_threads([])
         self._stdin.warn_if_dropped()
 
     def _tell_threads(self, pids: list[int]) -> None:
         """Tell once that threads are limited: with ``-v``, or when a rank has loaded a library that starts some."""
-        if self._options.verbose or any(map(settings.uses_threads, pids[:8])):
-            self._sampling.on_pids = None
-            threads = settings.limited_threads(self._options)
-            self._console.note(f"each rank gets OMP_NUM_THREADS={threads}; set it to use more threads in each")
+        if self._threads is not None and (self._options.verbose or any(map(settings.uses_threads, pids[:8]))):
+            self._console.note(f"each rank gets OMP_NUM_THREADS={self._threads}; set it to use more threads in each")
+            self._threads = None
 
     # The end
 
