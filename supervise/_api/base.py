@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import abc
 import signal
+import sys
 import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Literal, Self, TextIO, overload
 
 from supervise._api import signals
+from supervise.errors import SignalException
 from supervise.logs import LogsSpecs, validate_full_rank
 
 if TYPE_CHECKING:
@@ -123,9 +125,7 @@ class PContext(abc.ABC):
         err_filters: Sequence[str] | None,
     ) -> None:
         """Set `_tail_logs` to new objects for a subclass's files. They show nothing before their `start`."""
-        import sys
-
-        from supervise._api.tail_log import TailLog
+        from supervise._api.tail_log import TailLog  # lazy: most gangs are of supervise
 
         tails = [
             TailLog(self.name, dest.tee_stdouts, sys.stdout, prefixes),
@@ -229,8 +229,6 @@ class PContext(abc.ABC):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Close the gang. If a `SignalException` ends the block, its signal is the first signal."""
-        from supervise.errors import SignalException
-
         self.close(error.sigval if isinstance(error, SignalException) else None)
 
     def _end_logs(self) -> None:

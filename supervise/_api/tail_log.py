@@ -21,7 +21,7 @@ from supervise.events import log
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from supervise._logs.reader import LogReader
 
@@ -40,9 +40,8 @@ class PatientTail(Tail):
         """Take the arguments of `Tail`. The sources need not exist."""
         super().__init__(**what)
         self._awaited: dict[LogReader, FileCreation] = {
-            feed: FileCreation(feed.path, partial(self._came, feed)) for feed in self._feeds
+            feed: FileCreation(feed.path, partial(self._notice, feed)) for feed in self._feeds
         }
-        self._news: dict[LogReader, None] = {}  # guarded by the lock
 
     @property
     def shown_bytes(self) -> int:
@@ -51,39 +50,24 @@ class PatientTail(Tail):
 
     def _open(self) -> None:
         self._abandon.on_set(self._abandoned)
-        self._news = dict.fromkeys(self._feeds)
+        self._open_new(self._awaited)
         self._step()
 
-    def _came(self, feed: LogReader) -> None:
-        """Note that a file may exist. Called on the watching thread."""
-        with self._lock:
-            known = feed in self._news
-            self._news[feed] = None
-        if not known:
-            self._wake()
-
-    def _step(self) -> None:
-        self._take_in()
-        super()._step()
+    def _take_changed(self, now_ns: int) -> None:
+        super()._take_changed(now_ns)
+        self._open_new(feed for feed in self._awaited if feed.changed)
 
     def _drain(self, message: Drain) -> None:
-        if not self._draining:
-            with self._lock:
-                self._news = dict.fromkeys(self._awaited)
-            self._take_in()
+        if not self._draining:  # files that appear after a `Drain` belong to another run
+            self._open_new(self._awaited)
         super()._drain(message)
 
-    def _take_in(self) -> None:
-        """Open the new files. Ignore files that appear after a `Drain`, because they belong to another run."""
-        if self._draining:
-            return
-        with self._lock:
-            news, self._news = self._news, {}
-        for feed in news:
-            arrival = self._awaited.get(feed)
-            if arrival is not None and arrival.is_there():
-                arrival.cancel()
-                del self._awaited[feed]
+    def _open_new(self, feeds: Iterable[LogReader]) -> None:
+        """Open those of the awaited files that exist now."""
+        for feed in list(feeds):
+            feed.changed = False
+            if self._awaited[feed].is_there():
+                self._awaited.pop(feed).cancel()
                 self._open_files([feed])
 
     def _leave(self, error: str | None) -> None:
