@@ -15,7 +15,7 @@ from supervise._core import steps
 from supervise._core.hangs import LATE_NS, Hang, Pulse, Silence
 from supervise._files import closing, open_folder
 from supervise._gang.describe import EventEmitter, Hung
-from supervise._gang.notify_sockets import NotifySockets, RankNotes, Told
+from supervise._gang.notify_sockets import NotifySockets, RankNotes, Report
 from supervise._printable import ending, one_line
 from supervise._runtime.loop import NO_TIMER, Loop, Timer
 from supervise._settings import WORDS
@@ -757,18 +757,17 @@ class RankHealth:
         why += f": {'; '.join(stories)}" if stories else ""
         self._step(steps.RankFaulted(rank, self._gang.ranks[rank].attempt, why, time.monotonic_ns()))
 
-    def _told(self, told: Told) -> None:
-        rank = told.local_rank
-        if told.what == "ready":
+    def _told(self, rank: int, what: Report, usec: int) -> None:
+        if what == "ready":
             self._met(rank, "notify")
-        elif told.what == "extended" and rank in self._timers:
-            self._due_s[rank] = max(self._due_s[rank], time.monotonic() + told.usec / 1e6)
-        elif told.what == "trigger" and self._watch is not None:
+        elif what == "extended" and rank in self._timers:
+            self._due_s[rank] = max(self._due_s[rank], time.monotonic() + usec / 1e6)
+        elif what == "trigger" and self._watch is not None:
             self._watch.trigger(rank)
-        elif told.what in ("reloading", "reloaded"):
+        elif what in ("reloading", "reloaded"):
             for one in [one for one in self._reloads if rank in one.left]:
                 one.silent.discard(rank)
-                one.skip((rank,) if told.what == "reloaded" else ())
+                one.skip((rank,) if what == "reloaded" else ())
 
     def _met(self, rank: int, condition: str) -> None:
         """Note that a condition of the readiness of a rank is met. If it is the last one, the rank is ready."""

@@ -17,7 +17,6 @@ from supervise._gang.notify_protocol import Message, parse
 from supervise._platform import why_refused
 from supervise._process.containment.procfs import is_of_rank
 from supervise._process.files import clear_of_stdio
-from supervise._record import NamedTuple
 from supervise._runtime import fork_hooks
 
 if TYPE_CHECKING:
@@ -49,17 +48,11 @@ systemd sets ``net.unix.max_dgram_qlen`` to 512.
 _alive = fork_hooks.instances("notify_sockets")
 
 
-class Told(NamedTuple):
-    """A report of a rank to which the gang must react."""
+Report = Literal["ready", "extended", "trigger", "stopping", "reloading", "reloaded"]
+"""A report of a rank to which the gang must react. A life makes the reports ``ready`` and ``stopping`` only once.
 
-    local_rank: int
-    what: Literal["ready", "extended", "trigger", "stopping", "reloading", "reloaded"]
-    """Kind of the report. A life makes the reports ``ready`` and ``stopping`` only once.
-
-    ``reloaded``: the rank, which was ready, has reported again that it is ready.
-    """
-    usec: int = 0
-    """With ``extended``: microseconds from now."""
+``reloaded``: the rank, which was ready, has reported again that it is ready.
+"""
 
 
 class RankNotes:
@@ -98,13 +91,13 @@ class NotifySockets:
     overflow otherwise. A datagram after a pause is read at once.
     """
 
-    def __init__(self, loop: Loop, told: Callable[[Told], object]) -> None:
+    def __init__(self, loop: Loop, told: Callable[[int, Report, int], object]) -> None:
         """Begin without sockets.
 
         Args:
             loop: The gang's loop.
-            told: Function that is called on the loop, also by `read_now`. The function may call every method, also
-                `close`.
+            told: Function that is called on the loop, also by `read_now`, with a rank, its report, and microseconds
+                from now if the report is ``extended``, otherwise 0. The function may call every method, also `close`.
         """
         self._loop = loop
         self._told = told
@@ -208,7 +201,7 @@ class NotifySockets:
     def end(self) -> None:
         """Close every socket and drop the callback. Idempotent."""
         self.close_all()
-        self._told = _nothing
+        self._told = lambda *_: None
 
     # Reading
 
@@ -275,18 +268,18 @@ class NotifySockets:
         if message.step is not None:
             notes.step = message.step
         if message.reloading:
-            self._told(Told(one.rank, "reloading"))
+            self._told(one.rank, "reloading", 0)
         if message.ready:
             self._awaited.discard(one.rank)
             was_ready, notes.ready = notes.ready, True
-            self._told(Told(one.rank, "reloaded" if was_ready else "ready"))
+            self._told(one.rank, "reloaded" if was_ready else "ready", 0)
         if message.extend_usec is not None:
-            self._told(Told(one.rank, "extended", message.extend_usec))
+            self._told(one.rank, "extended", message.extend_usec)
         if message.stopping and not notes.stopping:
             notes.stopping = True
-            self._told(Told(one.rank, "stopping"))
+            self._told(one.rank, "stopping", 0)
         if message.trigger:
-            self._told(Told(one.rank, "trigger"))
+            self._told(one.rank, "trigger", 0)
 
     def close_in_child(self) -> None:
         """Close the descriptors in a forked child, so that they do not keep the addresses in use."""
@@ -294,10 +287,6 @@ class NotifySockets:
             one.end.close()
         if self._epoll is not None:
             self._epoll.close()
-
-
-def _nothing(_: Told) -> None:
-    """Replace a callback that must not be called any more."""
 
 
 def _is_from(leader: int, ancillary: list[tuple[int, int, bytes]]) -> bool:

@@ -37,7 +37,7 @@ class Host:
         self.environ = without_host_variables(environ)
         self.processes = []
 
-    def hear(self, told):
+    def hear(self, *told):
         self.told.put(told)
 
     def __enter__(self):
@@ -98,7 +98,7 @@ class Host:
 
     def next(self):
         """Return the next that is told, as ``(rank, what, usec)``."""
-        return tuple(self.told.get(timeout=PATIENCE_S))
+        return self.told.get(timeout=PATIENCE_S)
 
     def state(self, rank):
         return self.call(self.sockets.state, rank)

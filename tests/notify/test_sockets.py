@@ -15,7 +15,6 @@ from hypothesis import given, strategies as st
 
 from supervise._gang.health import RankHealth
 from supervise._gang.notify_protocol import Message, new_address, parse, variables, without_host_variables
-from supervise._gang.notify_sockets import Told
 from supervise._process.containment.procfs import is_of_rank
 from tests.notify.host import RAW, ROOT
 from tests.patience import PATIENCE_S
@@ -313,7 +312,7 @@ def test_close_is_idempotent_and_keeps_what_was_said(host):
 @pytest.mark.parametrize("awaits_ready", [True, False])
 def test_the_receiver_may_close_the_socket_while_it_is_read(host, awaits_ready):
     """Nothing of the rank is handled after that."""
-    host.hear = lambda told: (host.told.put(told), host.sockets.close_all())
+    host.hear = lambda *told: (host.told.put(told), host.sockets.close_all())
     host.sockets._told = host.hear
     rank = host.start(0, [sys.executable, "-c", RAW + "say('READY=1\\nSTATUS=a'); say('STATUS=b'); print(flush=True)"])
     rank.stdout.readline()
@@ -481,11 +480,11 @@ def begun():
 def test_an_extension_never_shortens_the_time():
     """Neither the time of the role, nor an earlier extension."""
     health, loop, steps = begun()
-    health._told(Told(0, "extended", 1_000_000))
+    health._told(0, "extended", 1_000_000)
     loop.set[-1][1]()
     assert 50.0 < loop.set[-1][0] <= 60.0
     for usec in (600_000_000, 1_000_000):
-        health._told(Told(0, "extended", usec))
+        health._told(0, "extended", usec)
     loop.set[-1][1]()
     assert 500.0 < loop.set[-1][0] <= 600.0
     assert steps == []
@@ -515,7 +514,7 @@ def test_the_time_in_which_somebody_was_suspended_does_not_count(who):
 def test_a_rank_that_asks_for_more_time_again_and_again_has_one_timer():
     health, loop, steps = begun()
     for _ in range(1000):
-        health._told(Told(0, "extended", 600_000_000))
+        health._told(0, "extended", 600_000_000)
     ((delay_s, check),) = loop.set
     assert delay_s <= 60.0
     check()
