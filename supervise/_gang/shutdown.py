@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from pykka import ActorRef
 
-    from supervise._process.containment.escapees import Contained, Escaped
+    from supervise._process.containment.escapees import Contained
+    from supervise._process.containment.groups import Member
     from supervise._process.exits.leader import ExitSlots, Process
     from supervise._runtime.loop import Loop, Timer
 
@@ -79,7 +80,7 @@ class Sweep:
         self._ranks = ranks
         self._done: Callable[[steps.Swept], object] | None = done
         self._leaked: dict[int | None, set[int]] = {}
-        self._live: dict[int, Escaped] = {}
+        self._live: dict[int, Member] = {}
         """Escaped processes that have not ended, by pid."""
         self._looking = False
         self._killing = False
@@ -131,7 +132,7 @@ class Sweep:
             log.error("looking for escaped processes failed", exc_info=error)
             self._seen([], True, False)
 
-    def _seen(self, found: list[Escaped] | None, failed: bool, in_motion: bool) -> None:
+    def _seen(self, found: list[Member] | None, failed: bool, in_motion: bool) -> None:
         self._looking = False
         wanted = self._done is not None and self._loop.in_loop  # False after `cancel` or the loop's end
         if wanted and found:
@@ -158,7 +159,7 @@ class Sweep:
         elif not self._live:
             self._look()  # a process that has ended meanwhile may have left children
 
-    def _take(self, escaped: Escaped) -> None:
+    def _take(self, escaped: Member) -> None:
         if escaped.pid in self._live:
             escaped.close()
             return
@@ -173,11 +174,11 @@ class Sweep:
             escaped.send(signal.SIGTERM)
             escaped.send(signal.SIGCONT)  # a suspended process handles SIGTERM only after SIGCONT
 
-    def _gone(self, escaped: Escaped) -> None:
+    def _gone(self, escaped: Member) -> None:
         self._loop.unwatch(escaped.fileno())
         self._drop(escaped)
 
-    def _drop(self, escaped: Escaped) -> None:
+    def _drop(self, escaped: Member) -> None:
         del self._live[escaped.pid]
         escaped.close()
         if not self._live:

@@ -24,7 +24,8 @@ from supervise._gang.shutdown import Sweep
 from supervise._process import lifeline
 from supervise._process.containment import cgroup, escapees, escapees as containments, groups, marker
 from supervise._process.containment.cgroup import GangFolder
-from supervise._process.containment.escapees import Contained, Escaped
+from supervise._process.containment.escapees import Contained
+from supervise._process.containment.groups import Member
 from supervise._process.containment.procfs import Layout, state_of
 from supervise._process.files import anonymous_file
 from supervise._process.launch import program
@@ -87,7 +88,7 @@ def running(script: str, env: dict[str, str] | None = None, argv: tuple[str, ...
 
 
 @contextmanager
-def found_by(contained: Contained, skip: Any = ()) -> Iterator[list[Escaped]]:
+def found_by(contained: Contained, skip: Any = ()) -> Iterator[list[Member]]:
     found = contained.find(skip)[0]
     try:
         yield found
@@ -185,15 +186,15 @@ def test_who_dies_at_once_was_not_left_behind(monkeypatch):
     """A lifeline may have killed it just before the look."""
     monkeypatch.setattr(containments, "DYING_S", PATIENCE_S)  # a busy machine takes more than the usual time to kill
     contained = Contained("group", "a")
-    real = Escaped.alive
+    real = Member.alive
 
-    def last_seen_alive(escaped: Escaped) -> bool:
+    def last_seen_alive(escaped: Member) -> bool:
         alive = real(escaped)
         os.kill(escaped.pid, signal.SIGKILL)
         return alive
 
     with running(WAITS, contained.env(0)):
-        monkeypatch.setattr(Escaped, "alive", last_seen_alive)
+        monkeypatch.setattr(Member, "alive", last_seen_alive)
         assert pids_and_ranks(contained) == set()
 
 
@@ -351,8 +352,8 @@ def test_what_is_found_is_ended(sweep, monkeypatch, kind, script):
     if (enter := contained.enter(1)) is not None:
         script = f"echo 0 > {enter}; {script}"
     asked: SimpleQueue[int] = SimpleQueue()
-    real = Escaped.send
-    monkeypatch.setattr(Escaped, "send", lambda self, sig: (asked.put(sig), real(self, sig))[1])
+    real = Member.send
+    monkeypatch.setattr(Member, "send", lambda self, sig: (asked.put(sig), real(self, sig))[1])
     with running(script, contained.env(1)) as pid:
         swept = sweep(contained, hurried=partial(asked.get, timeout=PATIENCE_S) if "trap ''" in script else None)
         assert swept.ended
@@ -398,8 +399,8 @@ def test_a_sweep_that_is_cancelled_says_nothing_and_lets_go(monkeypatch):
     loop, said = Loop("test-cancel", lost=print), []
     with running(WAITS, contained.env(0)) as pid:
         seen: SimpleQueue[None] = SimpleQueue()
-        real = Escaped.send
-        monkeypatch.setattr(Escaped, "send", lambda self, sig: (seen.put(None), sig == 9 and real(self, sig))[1])
+        real = Member.send
+        monkeypatch.setattr(Member, "send", lambda self, sig: (seen.put(None), sig == 9 and real(self, sig))[1])
         loop.start()
         swept = Sweep(loop, contained, end=True, timeout_s=PATIENCE_S, skip=(), done=said.append)
         loop.post(swept.begin)

@@ -14,7 +14,6 @@ import select
 import threading
 import time
 from functools import partial
-from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from supervise._process.containment import marker
@@ -158,28 +157,6 @@ A process that exits within this time was already dying, for example by its own 
 """
 
 
-class Escaped(Member):
-    """A live process of a gang outside of the gang's process groups."""
-
-    __slots__ = ("local_rank",)
-
-    def __init__(self, pid: int) -> None:
-        """Identify a process.
-
-        Raises:
-            ProcessLookupError: There is none.
-            OSError: No descriptor is left.
-        """
-        super().__init__(pid)
-        self.local_rank: int | None = None
-        """None if it is not known."""
-
-    def passes(self, check: _Check) -> bool:
-        """Return whether the process belongs to the gang; set its rank."""
-        belongs, self.local_rank = check(self.pid)
-        return belongs
-
-
 class Contained:
     """Containment of one attempt of a gang: the marks of its ranks, and the scan for escaped processes."""
 
@@ -237,7 +214,7 @@ class Contained:
 
     def find(
         self, skip: Collection[int] = (), *, killing: bool = False, ranks: Collection[int] | None = None
-    ) -> tuple[list[Escaped], bool]:
+    ) -> tuple[list[Member], bool]:
         """Scan all processes for live ones of this gang; return them, and whether there may be more.
 
         There may be more if a process could not be read, or exited during the scan and may have forked before. The
@@ -253,7 +230,7 @@ class Contained:
         Raises:
             OSError: No descriptor is left.
         """
-        found: list[Escaped] = []
+        found: list[Member] = []
         seen, unclear = 0, False
         try:
             for pid, check in self._candidates(ranks):
@@ -262,7 +239,7 @@ class Contained:
                 try:
                     if check(pid)[0]:
                         seen += 1
-                        found += held(Escaped, pid, methodcaller("passes", check))
+                        found += held(pid, partial(_passes, check))
                 except BlockingIOError:
                     unclear = True
         except BaseException:
@@ -329,7 +306,13 @@ class Contained:
         return self._folder is None or self._folder.close()
 
 
-def _await_the_dying(found: Collection[Escaped]) -> None:
+def _passes(check: _Check, member: Member) -> bool:
+    """Return whether a process belongs to the gang; set its rank."""
+    belongs, member.local_rank = check(member.pid)
+    return belongs
+
+
+def _await_the_dying(found: Collection[Member]) -> None:
     """Block until all of these processes are dead, but at most for `DYING_S`."""
     waiting = {escaped.fileno() for escaped in found if escaped.fileno() >= 0}
     poll, deadline_s = select.poll(), time.monotonic() + DYING_S

@@ -17,9 +17,6 @@ from supervise._runtime.wakeup import OwnedFd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import TypeVar
-
-    M = TypeVar("M", bound="Member")
 
 _NOT_SENT = frozenset({errno.ESRCH, errno.EPERM, errno.EMFILE, errno.ENFILE})
 """Errors of a signal that was not sent: the process has exited, belongs to another user, or no descriptor is left."""
@@ -31,7 +28,7 @@ class Member(OwnedFd):
     Its descriptor becomes readable at the exit; it is -1 if there is no pidfd.
     """
 
-    __slots__ = ("_started", "pid")
+    __slots__ = ("_started", "local_rank", "pid")
 
     def __init__(self, pid: int) -> None:
         """Identify the process that has this pid now.
@@ -42,6 +39,8 @@ class Member(OwnedFd):
         """
         super().__init__()
         self.pid = pid
+        self.local_rank: int | None = None
+        """The rank of a process that has left the groups of its gang; None if it is not known."""
         self._started = 0.0
         if platform.PIDFD:
             self.fd = platform.open_pidfd(pid)
@@ -136,7 +135,7 @@ def _hold(pids: Iterable[int], pgid: int) -> list[Member]:
     try:
         for pid in pids:
             if _in_group(pid, pgid):
-                found += held(Member, pid, lambda member: _in_group(member.pid, pgid))
+                found += held(pid, lambda member: _in_group(member.pid, pgid))
     except BaseException:
         for member in found:
             member.close()
@@ -144,13 +143,13 @@ def _hold(pids: Iterable[int], pgid: int) -> list[Member]:
     return found
 
 
-def held(make: Callable[[int], M], pid: int, check: Callable[[M], bool]) -> list[M]:
+def held(pid: int, check: Callable[[Member], bool]) -> list[Member]:
     """Identify the process that has this pid now, then check it; return it, or nothing.
 
     If it is still alive then, its pid was not reused between the two steps.
     """
     try:
-        member = make(pid)
+        member = Member(pid)
     except ProcessLookupError:
         return []
     wanted = False
