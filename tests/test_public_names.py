@@ -45,7 +45,7 @@ WORDS = {
     "events",
     "trees",
 }
-WAKEUP = {"_runtime.wakeup", "_runtime.fork_hooks"}
+WAKEUP = {"_runtime.descriptors", "_runtime.fork_hooks", "_runtime.wakeup"}
 """What the rooms below the runtime use, too. It knows words only."""
 STORY = {
     "_story.failure_report",

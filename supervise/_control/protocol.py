@@ -12,8 +12,8 @@ import struct
 from typing import Any, NoReturn
 
 from supervise._files import closing, open_folder
-from supervise._process.files import clear_of_stdio
 from supervise._record import NamedTuple
+from supervise._runtime.descriptors import clear_of_stdio
 
 VERSION = 1
 MOST_LINE_BYTES = 64 << 10

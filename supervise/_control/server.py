@@ -8,8 +8,8 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from supervise._control.protocol import SocketFile
-from supervise._process.files import clear_of_stdio
 from supervise._runtime import fork_hooks
+from supervise._runtime.descriptors import clear_of_stdio
 from supervise._runtime.loop import Loop
 from supervise.events import log
 

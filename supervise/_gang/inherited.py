@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from supervise._control.protocol import SocketFile
 from supervise._gang.rank_spec import RankSpec, naming
 from supervise._process import lifeline
-from supervise._process.files import clear_of_stdio, close
 from supervise._process.launch.posix_spawn import CLEAR_OF_SOCKETS
 from supervise._process.launch.program import Stdin
 from supervise._runtime import fork_hooks
+from supervise._runtime.descriptors import clear_of_stdio, close
 from supervise._settings import address_of
 from supervise.errors import SpecError
 

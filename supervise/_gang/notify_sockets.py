@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Literal
 from supervise._gang.notify_protocol import Message, parse
 from supervise._platform import why_refused
 from supervise._process.containment.procfs import is_of_rank
-from supervise._process.files import clear_of_stdio
 from supervise._runtime import fork_hooks
+from supervise._runtime.descriptors import clear_of_stdio
 
 if TYPE_CHECKING:
     from collections.abc import Callable

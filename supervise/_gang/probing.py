@@ -18,9 +18,9 @@ from supervise._core.hangs import LATE_NS
 from supervise._files import closing, data_begin, open_regular
 from supervise._printable import REWRITES, STYLES, ending, one_line
 from supervise._probes import Probe, parse
-from supervise._process.files import anonymous_file
 from supervise._process.launch.program import LaunchSpec, Streams, UnreapedError, run_program
 from supervise._process.lifeline import Lifeline
+from supervise._runtime.descriptors import anonymous_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -19,8 +19,8 @@ import signal
 import threading
 
 from supervise._platform import F_SETSIG
-from supervise._process.files import clear_of_stdio, close, stdio_taken
 from supervise._runtime import fork_hooks
+from supervise._runtime.descriptors import clear_of_stdio, close, stdio_taken
 
 _lock = threading.RLock()  # a signal handler may fork inside it
 _write_ends: set[int] = set()

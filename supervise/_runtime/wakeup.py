@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import signal
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from supervise import _platform as platform
 from supervise._runtime import fork_hooks
+from supervise._runtime.descriptors import clear_of_stdio, stdio_taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,12 +103,7 @@ class WakeFd(OwnedFd):
         """
         flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
         made = platform.needed(lambda: os.eventfd(0, flags)) if same_as is None else os.dup(same_as.fileno())
-        super().__init__(made)
-        if made <= 2:
-            try:
-                self.fd = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 3)
-            finally:
-                os.close(made)
+        super().__init__(clear_of_stdio(made))
 
     def set(self) -> None:
         """Make the descriptor readable. Callable from any thread. Has no effect after `close`."""
@@ -264,7 +259,8 @@ def _have_pipe() -> bool:
         try:
             if not _is_allowed():
                 return False
-            _ends = _pipe()
+            with stdio_taken():
+                _ends = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             _inode = os.fstat(_ends[0]).st_ino
         except OSError:  # no descriptor is left: the wait does not end at signals
             return False
@@ -291,19 +287,6 @@ def _is_allowed() -> bool:
     except OSError:  # CPython checks the descriptor after the permission
         return True
     return True
-
-
-def _pipe() -> tuple[int, int]:
-    """Return a pipe whose descriptors are above 2, also if stdin, stdout or stderr is closed."""
-    with contextlib.ExitStack() as stack:
-        for fd in (low := os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)):
-            stack.callback(os.close, fd)
-        read = fcntl.fcntl(low[0], fcntl.F_DUPFD_CLOEXEC, 3)
-        try:
-            return read, fcntl.fcntl(low[1], fcntl.F_DUPFD_CLOEXEC, 3)
-        except OSError:
-            os.close(read)
-            raise
 
 
 def _emptied() -> bytes:

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 from supervise._files import closing
-from supervise._process.files import clear_of_stdio
+from supervise._runtime.descriptors import clear_of_stdio
 from supervise.recording import record
 
 if TYPE_CHECKING:

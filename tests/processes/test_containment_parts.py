@@ -27,9 +27,9 @@ from supervise._process.containment.cgroup import GangFolder
 from supervise._process.containment.escapees import Contained
 from supervise._process.containment.groups import Member
 from supervise._process.containment.procfs import Layout, state_of
-from supervise._process.files import anonymous_file
 from supervise._process.launch import program
 from supervise._process.launch.program import LaunchSpec, Streams
+from supervise._runtime.descriptors import anonymous_file
 from supervise._runtime.loop import Loop
 from tests.kernels import need_cgroup, use_older_kernel
 from tests.patience import PATIENCE_S

@@ -321,7 +321,7 @@ def test_without_a_descriptor_a_wait_is_ended_by_rings_alone(monkeypatch):
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(main_thread, "_ends", None)
-    monkeypatch.setattr(main_thread, "_pipe", none_left)
+    monkeypatch.setattr(main_thread, "stdio_taken", none_left)
     assert isinstance(bell_for_this_thread(), Bell)
     reply = Reply()
     with meanwhile(lambda: reply.set(7)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from supervise._process.files import anonymous_file
+from supervise._runtime.descriptors import anonymous_file
 
 VARIABLE = "SUPERVISE_WORKER"
 FILE = "supervise-worker-"

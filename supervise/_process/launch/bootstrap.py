@@ -12,8 +12,8 @@ import sys
 
 from supervise._process import lifeline
 from supervise._process.containment import marker
-from supervise._process.files import clear_of_stdio
 from supervise._process.launch import dispositions, stack_signal
+from supervise._runtime.descriptors import clear_of_stdio
 
 TYPE_CHECKING = False  # typing and dataclasses take longer to import than all of this
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from supervise import _platform as platform
 from supervise._process.containment import cgroup
 from supervise._process.containment.procfs import look, reading
 from supervise._process.exits.leader import Exit, Process, as_signal, exit_notice
-from supervise._process.files import close, stdio_taken, write_all
 from supervise._runtime import fork_hooks
+from supervise._runtime.descriptors import close, stdio_taken, write_all
 from supervise._runtime.wakeup import OwnedFd, WakeFd
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import supervise._process.launch.multiprocessing  # noqa: F401 - otherwise each child would import it
-from supervise._process.files import close
 from supervise._process.launch import bootstrap, dispositions, program
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Plain, Settings
 from supervise._record import field, record
+from supervise._runtime.descriptors import close
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

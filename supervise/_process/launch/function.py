@@ -21,13 +21,13 @@ from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, NewType, cast
 
 from supervise import _platform as platform
-from supervise._process.files import clear_of_stdio, close, file_of, stdio_taken
 from supervise._process.launch import bootstrap, program
 from supervise._process.launch.fork_server import ensure_server, request
 from supervise._process.launch.posix_spawn import CLEAR_OF_SOCKETS
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Plain, Settings
 from supervise._record import field, record
+from supervise._runtime.descriptors import clear_of_stdio, close, file_of, stdio_taken
 from supervise.errors import SpecError, unguarded
 from supervise.recording import repr_of, text_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 
-from supervise._process.files import clear_of_stdio, close
+from supervise._runtime.descriptors import clear_of_stdio, close
 
 
 class Hold:

@@ -18,9 +18,9 @@ from supervise import _platform as platform
 from supervise._files import accessible, open_to_append, tell_reader
 from supervise._process import lifeline
 from supervise._process.exits.leader import Process, exit_notice
-from supervise._process.files import clear_of_stdio, close
 from supervise._process.launch import dispositions, posix_spawn
 from supervise._record import NamedTuple, field, record, replace
+from supervise._runtime.descriptors import clear_of_stdio, close
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

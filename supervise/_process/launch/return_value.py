@@ -25,7 +25,7 @@ import struct
 import sys
 from functools import partial
 
-from supervise._process.files import LEAST_BYTES, anonymous_file, explained
+from supervise._runtime.descriptors import LEAST_BYTES, anonymous_file, explained
 
 TYPE_CHECKING = False  # every worker imports this module: typing and dataclasses would take most of the time
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import fcntl
 import os
 import sys
 
-from supervise._process.files import clear_of_stdio
+from supervise._runtime.descriptors import clear_of_stdio
 
 PREFIX = "supervise-stacks-"
 """Beginning of the name of the memory file. The number of the signal and the pid follow."""

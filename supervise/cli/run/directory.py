@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from supervise import messages as say
 from supervise._files import MOST_LINKS, closing, is_own, open_folder, open_to_append
 from supervise._printable import ending
-from supervise._process.files import write_all
 from supervise._record import as_dict
+from supervise._runtime.descriptors import write_all
 from supervise._runtime.wakeup import OwnedFd
 from supervise._story.wording import columns, size
 from supervise._views import recorded_run

@@ -18,8 +18,8 @@ import pykka
 
 from supervise import messages as say
 from supervise._files import temporary_folder
-from supervise._process.files import clear_of_stdio, close
 from supervise._process.launch.program import Stdin
+from supervise._runtime.descriptors import clear_of_stdio, close
 from supervise._runtime.wakeup import WakeFd
 from supervise.errors import SuperviseError
 
