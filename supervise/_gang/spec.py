@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn, Required, TextIO, TypedDict
 
 from supervise._gang.notify_protocol import without_host_variables
-from supervise._settings import GANG, Containment, KillMode, Readiness, StartMethod, Strategy
+from supervise._settings import GANG, Containment, KillMode, Readiness, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -89,7 +89,8 @@ INTERNAL = ("stop_on_failure", "plain", "screen", "stdin", "consoles", "shows_fa
 class GangSpec:
     """The settings of all attempts of a gang. Every mapping is keyed by local rank.
 
-    The fields of the first part are the rows of the table, which also has their defaults.
+    The fields of the first part are rows of the table, which also has their defaults. The settings that may differ from
+    role to role are in `parts`.
     """
 
     name: str
@@ -103,37 +104,23 @@ class GangSpec:
     """Variables that each rank gets in addition to the host's environment, in the first attempt."""
     logs_specs: LogsSpecs
     log_line_prefixes: Mapping[int, str] | None
-    start_method: StartMethod
     duplicate_stdout_filters: Sequence[str] | None
     duplicate_stderr_filters: Sequence[str] | None
     log_max_bytes: int | None
     """Number of bytes of each log that stay on the disk; None: all bytes."""
     grace_s: float
-    cwd: str | None
-    listen: Sequence[str]
     timeout_s: float | None
     event_sink: Sink | None
     restart_policy: RestartPolicy | None
-    containment: Containment
-    kill_mode: KillMode
     gate: bool
     strategy: Strategy
     success_exit_codes: frozenset[int]
-    ready: Readiness
-    ready_timeout_s: float
-    alive: str | None
-    alive_interval_s: float
-    alive_timeout_s: float
-    alive_failures: int
     watchdog: Watchdog | None
     roles: Sequence[Role] | None
     stop_signal: Signals
     """The first signal of each stop for which neither the caller nor the role gives one."""
-    reload_signal: Signals | None
     control: str | None
     """Path of the control socket; None for no socket."""
-    rank_variables: bool
-    """Whether each rank gets the variables of `_gang.rank_variables`."""
     hold_returned: bool
     """Whether the process of a function that has returned stays alive until all functions have returned."""
 

@@ -34,6 +34,7 @@ from supervise import (
 from supervise._core import steps
 from supervise._gang.attempt import _KEPT_LIVES, Attempt, first_attempt
 from supervise._gang.describe import EventEmitter
+from supervise._gang.rank_spec import RankSpec
 from supervise._gang.ranks import RankActors
 from supervise._gang.spec import INTERNAL, GangSpec
 from supervise._process.exits.leader import Process
@@ -503,7 +504,8 @@ def _keys(*classes: str) -> Iterator[str]:
 def test_the_types_of_the_settings_have_the_names_of_the_table():
     """For type checkers; the table is what the program reads."""
     assert set(_keys("GangSettings", "SupervisorSettings", "SharedSettings")) == GANG.keys() | set(INTERNAL)
-    assert set(GangSpec.__annotations__) >= {row.field for row in GANG.values()} - {"numa_options"} | set(INTERNAL)
+    kept = {row.field for row in GANG.values()} - {"numa_options", "rank_variables"} | set(INTERNAL)
+    assert {*GangSpec.__annotations__, *RankSpec._fields} >= kept
     absent = {"entrypoint", "args", "envs", "roles", "stop_signal", "reload_signal"}
     assert set(_keys("RunSettings", "SharedSettings")) == GANG.keys() - absent
 
