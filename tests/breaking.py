@@ -47,7 +47,7 @@ PLACES = {
     "first event": "supervise._gang.describe:EventEmitter.begin",
     "event": "supervise._gang.describe:EventEmitter.emit",
     "last event": "supervise._gang.describe:EventEmitter.finish",
-    "event of an exit": "supervise._gang.describe:EventEmitter._exited",
+    "event of an exit": "supervise._gang.describe:_exit_fields",
     "replies": "supervise._runtime.shell:PendingReplies.publish",
     "subscribers": "supervise._runtime.shell:Subscribers.tell",
     "notify socket": "supervise._gang.notify_sockets:NotifySockets.open",

@@ -324,7 +324,7 @@ def launch(gang: Gang, decision: Decision) -> None:
 def _relaunch(gang: Gang, local_rank: int, decision: Decision) -> None:
     rank = gang.ranks[local_rank]
     if rank.end is not None:
-        decision.tell(steps.LifeReplaced(local_rank, rank.attempt, counted=rank.caused == "counted"))
+        decision.tell(steps.LifeReplaced(local_rank))
     gang.ended.pop(local_rank, None)
     rank.begin_life(gang.next_life(local_rank))
     rank.restarts += 1

@@ -439,10 +439,6 @@ class LifeReplaced(NamedTuple):
     """The next life of a rank is about to be launched."""
 
     local_rank: int
-    attempt: int
-    """Number of the replaced life."""
-    counted: bool
-    """Whether two conditions hold: the end of this life caused the restart, and the restart counts toward the limit."""
 
 
 class GangStopping(NamedTuple):

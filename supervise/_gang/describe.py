@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from supervise import messages as say
@@ -16,7 +17,17 @@ from supervise._record import NamedTuple
 from supervise.errors import SpawnError, failure_text, rank_cause
 from supervise.events import Event, EventLog, say_at_last
 from supervise.recording import text_of
-from supervise.result import FAULTS, LINGERED, Causes, ProcessFailure, RankEnd, Role, RunProcsResult, lost_with
+from supervise.result import (
+    FAULTS,
+    LINGERED,
+    Causes,
+    ProcessFailure,
+    RankEnd,
+    RankRestart,
+    Role,
+    RunProcsResult,
+    lost_with,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -89,18 +100,6 @@ def finished(message: say.GangFinished, duration_s: float, *, raised: bool = Fal
 def _exit_fields(code: int | None) -> dict[str, Any]:
     sig = signal_name(-code) if code is not None and code < 0 else None
     return {"exit_code": code if sig is None else None, "exit_signal": sig}
-
-
-def _tail_ended(fact: steps.TailEnded) -> list[Event]:
-    if not (fact.remaining_bytes or fact.error):
-        return []
-    fields = {
-        "log_iostream": fact.name,
-        "path": None,
-        "error": fact.error or "closed before everything was shown; the rest is in the files",
-        "remaining_bytes": fact.remaining_bytes,
-    }
-    return [Event("supervise.log.failed", "warning", fields)]
 
 
 def _seconds(then_ns: int, now_ns: int) -> float:
@@ -301,6 +300,39 @@ def _code(end: say.WorkerExited) -> str:
     return "a lost exit status" if end.exitcode is None else ending(end.exitcode, oom_kill=end.oom_kill)
 
 
+# The history of replaced lives
+
+
+_MOST_KEPT = 1000
+"""Limit on the number of lives in the history."""
+
+
+class RestartHistory:
+    """The lives that restarts have replaced, or are about to replace. Used on the gang's loop."""
+
+    def __init__(self) -> None:
+        """Begin without restarts."""
+        self.announced: dict[int, tuple[int, RankEnd, bool]] = {}
+        """Rank to the life that will be replaced: its number, its end, and whether its end causes a counted restart."""
+        self.kept: deque[RankRestart] = deque(maxlen=_MOST_KEPT)
+        self.total = 0
+        """Number of replaced lives."""
+
+    def announce(self, rank: int, attempt: int, end: RankEnd, *, counted: bool) -> bool:
+        """Note that the life with this number and this end will be replaced; return False if that was known."""
+        known, self.announced[rank] = self.announced.get(rank), (attempt, end, counted)
+        return known != self.announced[rank]
+
+    def replaced(self, ranks: Iterable[int]) -> None:
+        """Add the announced lives of these ranks, because their next lives begin."""
+        at_ns = time.monotonic_ns()
+        for rank in ranks:
+            if rank in self.announced:
+                attempt, end, counted = self.announced.pop(rank)
+                self.kept.append(RankRestart(rank, attempt, end, at_ns, counted))
+                self.total += 1
+
+
 # The emission of a gang's events
 
 
@@ -335,7 +367,14 @@ class EventEmitter:
             self._begun_ns = self._attempt_ns
         self._attempt = attempt
         self._log.renew(attempt=_number_of(attempt))
-        self._emit(self._starting())
+        methods = {part.start_method for part in attempt.spec.parts}
+        errors = [path for path in attempt.dest.error_files.values() if path != os.devnull]
+        fields = {
+            "world_size": attempt.nprocs,
+            "start_method": methods.pop() if len(methods) == 1 else None,
+            "log_dir": os.path.dirname(os.path.dirname(errors[0])) if errors else None,
+        }
+        self._emit(Event("supervise.gang.starting", "info", fields))
 
     def emit(self, fact: Fact) -> None:
         """Emit the events for `fact`. Without a listener, do not describe `fact`."""
@@ -400,21 +439,60 @@ class EventEmitter:
 
     def _describe(self, fact: Fact, now_ns: int) -> list[Event]:  # noqa: C901, PLR0911, PLR0912 - one case a fact
         """Return the events for `fact`, in order. `fact` occurs at `now_ns`."""
+        fields: dict[str, Any]
         match fact:
             case say.WorkerStarted():
-                return [self._started(fact, now_ns)]
+                part, args = self._attempt.spec.of(fact.local_rank), self._attempt.spec.args[fact.local_rank]
+                fields = {
+                    "pid": fact.pid,
+                    "executable_name": part.what,
+                    "command_args": [str(arg) for arg in args] if part.kind == "binary" else None,
+                    "start_duration_s": _seconds(fact.started_ns, now_ns),
+                }
+                return [self._rank("supervise.process.started", "info", fact.local_rank, **fields)]
             case steps.RankExited():
-                return [self._exited(fact)]
+                end, level = fact.end, self._failed_level if fact.failed and fact.by_itself else "info"
+                fields = {
+                    "pid": end.pid,
+                    **_exit_fields(end.exitcode),
+                    "core_dumped": end.core_dumped,
+                    "uptime_s": _seconds(fact.started_ns or end.ended_ns, end.ended_ns),
+                    "spontaneous": fact.by_itself,
+                    "complaint": end.complaint,
+                    "oom_kill": end.oom_kill,
+                    "max_rss_bytes": end.max_rss_bytes,
+                    "cpu_time_s": end.cpu_time_s,
+                    "step": end.step,
+                    "status": end.status,
+                }
+                return [self._rank("supervise.process.exited", level, end.local_rank, **fields)]
             case steps.RankReady():
                 return [self._rank("supervise.process.ready", "info", fact.local_rank)]
             case steps.RankFaulted():
                 return [self._rank("supervise.process.faulted", self._failed_level, fact.local_rank, message=fact.why)]
             case Hung():
-                return [self._hung(fact)]
+                told = fact.message
+                fields = {
+                    "tier": told.tier,
+                    "age_s": round(told.age_s, 3),
+                    "step": told.step,
+                    "status": told.status,
+                    "waiting": [self._global_rank(rank) for rank in fact.waiting],
+                    "evidence": told.evidence,
+                }
+                return [self._rank("supervise.process.hung", "error", told.local_rank, **fields)]
             case steps.StartFailed():
                 return [self._start_failed(fact.local_rank, "SpawnError", fact.why)]
             case say.WorkerRestarting():
-                return [self._rank_restarting(fact)]
+                level = "info" if fact.end.role in ("terminated", "bystander", "finished") else "warning"
+                fields = {
+                    "attempt": fact.attempt,
+                    "restarts": fact.restarts,
+                    "backoff_s": fact.delay_s,
+                    "end_role": fact.end.role,
+                    **_exit_fields(fact.end.exitcode),
+                }
+                return [self._rank("supervise.process.restarting", level, fact.local_rank, **fields)]
             case steps.LifeReplaced():
                 return []
             case steps.WorkerFailedToStart():
@@ -432,7 +510,14 @@ class EventEmitter:
             case steps.Leaked():
                 return self._leaked(fact)
             case steps.TailEnded():
-                return _tail_ended(fact)
+                fields = {
+                    "log_iostream": fact.name,
+                    "path": None,
+                    "error": fact.error or "closed before everything was shown; the rest is in the files",
+                    "remaining_bytes": fact.remaining_bytes,
+                }
+                failed = fact.error or fact.remaining_bytes
+                return [Event("supervise.log.failed", "warning", fields)] if failed else []
             case say.GangStarted():
                 return [Event("supervise.gang.started", "info", {"duration_s": _seconds(self._attempt_ns, now_ns)})]
             case steps.GangStopping():
@@ -462,18 +547,6 @@ class EventEmitter:
         """Return `RANK` of a rank's environment; the local rank if `RANK` is not set."""
         return whole_number(self._attempt.envs.get(local_rank, {}).get("RANK"), local_rank)
 
-    def _started(self, fact: say.WorkerStarted, now_ns: int) -> Event:
-        part, args = self._attempt.spec.of(fact.local_rank), self._attempt.spec.args[fact.local_rank]
-        return self._rank(
-            "supervise.process.started",
-            "info",
-            fact.local_rank,
-            pid=fact.pid,
-            executable_name=part.what,
-            command_args=[str(arg) for arg in args] if part.kind == "binary" else None,
-            start_duration_s=_seconds(fact.started_ns, now_ns),
-        )
-
     def _start_failed(self, local_rank: int, kind: str, message: str, number: int | None = None) -> Event:
         return self._rank(
             "supervise.process.start_failed",
@@ -482,51 +555,6 @@ class EventEmitter:
             exception_type=kind,
             exception_message=message,
             errno=number,
-        )
-
-    def _hung(self, fact: Hung) -> Event:
-        told = fact.message
-        return self._rank(
-            "supervise.process.hung",
-            "error",
-            told.local_rank,
-            tier=told.tier,
-            age_s=round(told.age_s, 3),
-            step=told.step,
-            status=told.status,
-            waiting=[self._global_rank(rank) for rank in fact.waiting],
-            evidence=told.evidence,
-        )
-
-    def _exited(self, fact: steps.RankExited) -> Event:
-        end, code = fact.end, fact.end.exitcode
-        return self._rank(
-            "supervise.process.exited",
-            self._failed_level if fact.failed and fact.by_itself else "info",
-            end.local_rank,
-            pid=end.pid,
-            **_exit_fields(code),
-            core_dumped=end.core_dumped,
-            uptime_s=_seconds(fact.started_ns or end.ended_ns, end.ended_ns),
-            spontaneous=fact.by_itself,
-            complaint=end.complaint,
-            oom_kill=end.oom_kill,
-            max_rss_bytes=end.max_rss_bytes,
-            cpu_time_s=end.cpu_time_s,
-            step=end.step,
-            status=end.status,
-        )
-
-    def _rank_restarting(self, fact: say.WorkerRestarting) -> Event:
-        return self._rank(
-            "supervise.process.restarting",
-            "info" if fact.end.role in ("terminated", "bystander", "finished") else "warning",
-            fact.local_rank,
-            attempt=fact.attempt,
-            restarts=fact.restarts,
-            backoff_s=fact.delay_s,
-            end_role=fact.end.role,
-            **_exit_fields(fact.end.exitcode),
         )
 
     def _leaked(self, fact: steps.Leaked) -> list[Event]:
@@ -541,18 +569,6 @@ class EventEmitter:
             }
             events.append(Event("supervise.process.leaked", "warning", fields))
         return events
-
-    # The gang
-
-    def _starting(self) -> Event:
-        attempt, methods = self._attempt, {part.start_method for part in self._attempt.spec.parts}
-        errors = [path for path in attempt.dest.error_files.values() if path != os.devnull]
-        fields = {
-            "world_size": attempt.nprocs,
-            "start_method": methods.pop() if len(methods) == 1 else None,
-            "log_dir": os.path.dirname(os.path.dirname(errors[0])) if errors else None,
-        }
-        return Event("supervise.gang.starting", "info", fields)
 
     def _errors(self, result: RunProcsResult) -> list[Event]:
         """Return the events for the exceptions that the causes recorded."""

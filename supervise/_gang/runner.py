@@ -6,7 +6,6 @@ import contextlib
 import signal
 import threading
 import time
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,7 +17,7 @@ from supervise._core.strategy import role_of
 from supervise._core.verdict import judge
 from supervise._gang import shutdown
 from supervise._gang.attempt import Attempt, make_attempt
-from supervise._gang.describe import EventEmitter, build_result, rank_end, start_error
+from supervise._gang.describe import EventEmitter, RestartHistory, build_result, rank_end, start_error
 from supervise._gang.ranks import RankActors
 from supervise._gang.worker import Deliver, LookForStop, Release, ReportStuck, SuspendedAsAsked
 from supervise._process.containment import cgroup
@@ -29,7 +28,6 @@ from supervise._runtime.shell import PendingReplies, Subscribers, with_jitter
 from supervise.errors import SpawnError, SuperviseError, SupervisorCrashed, UnkillableError
 from supervise.events import log
 from supervise.recording import repr_of, text_of
-from supervise.result import RankEnd, RankRestart, RunProcsResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     from supervise._process.launch.return_value import OutcomeFile
     from supervise._runtime.actor import LoopActor
     from supervise._settings import Containment
+    from supervise.result import RunProcsResult
     from supervise.stacks import RankStacks
 
 
@@ -184,57 +183,6 @@ def _load(
             what = f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
             problems[rank] = f"its return value could not be unpickled here: {what}"
     tell(values, problems)
-
-
-# The history of replaced lives
-
-
-_MOST_KEPT = 1000
-"""Limit on the number of lives in the history."""
-
-
-class RestartHistory:
-    """The lives that restarts have replaced, or are about to replace. Used on the gang's loop."""
-
-    def __init__(self) -> None:
-        """Begin without restarts."""
-        self._announced: dict[int, RankEnd] = {}
-        """Rank to the end of the life that will be replaced."""
-        self._lives: list[tuple[int, int, RankEnd, bool]] = []
-        """The lives that a restart of all ranks replaces: rank, attempt, end, and whether the restart counts."""
-        self.kept: deque[RankRestart] = deque(maxlen=_MOST_KEPT)
-        self.total = 0
-        """Number of replaced lives."""
-
-    def announce(self, local_rank: int, end: RankEnd) -> bool:
-        """Note that the life with this end will be replaced; return False if that was known."""
-        known = self._announced.get(local_rank) == end
-        self._announced[local_rank] = end
-        return not known
-
-    def replaced(self, fact: steps.LifeReplaced) -> None:
-        """Add the announced life of a rank."""
-        end = self._announced.pop(fact.local_rank)
-        self._add(RankRestart(fact.local_rank, fact.attempt, end, time.monotonic_ns(), fact.counted))
-
-    def announce_all(self, gang: Gang, result: RunProcsResult) -> None:
-        """Note the lives of an attempt that a restart of all ranks will replace."""
-        self._lives = [
-            (rank, gang.ranks[rank].attempt, end, gang.backoff.counted and end.role == "root_cause")
-            for rank, end in result.ends.items()
-        ]
-
-    def all_replaced(self, left_out: frozenset[int]) -> None:
-        """Add these lives, because the next attempt begins. Those of the ranks in `left_out` are not replaced."""
-        at_ns = time.monotonic_ns()
-        for local_rank, attempt, end, caused in self._lives:
-            if local_rank not in left_out:
-                self._add(RankRestart(local_rank, attempt, end, at_ns, caused))
-        self._lives = []
-
-    def _add(self, restart: RankRestart) -> None:
-        self.kept.append(restart)
-        self.total += 1
 
 
 # The runner
@@ -514,7 +462,7 @@ class GangRunner:
             rank, pid = fact.local_rank, self.gang.ranks[fact.local_rank].pid or 0
             self.subscribers.tell(say.WorkerReady(local_rank=rank, pid=pid, ready_ns=fact.at_ns, attempt=fact.attempt))
         elif isinstance(fact, steps.LifeReplaced):
-            self._history.replaced(fact)
+            self._history.replaced([fact.local_rank])
             self.subscribers.forget(fact.local_rank)
 
     def _do(self, action: steps.Action) -> None:  # noqa: C901, PLR0912 - one case an action
@@ -708,7 +656,9 @@ class GangRunner:
             if rank.end is None:
                 continue
             end = rank_end(rank.end, role_of(self.gang, local_rank), rank.started_ns, self.attempt)
-            if self._history.announce(local_rank, end):  # otherwise the failure of another rank has only delayed it
+            counted = rank.caused == "counted"
+            # If the restart is known, the failure of another rank has only delayed it
+            if self._history.announce(local_rank, rank.attempt, end, counted=counted):
                 attempt = self.gang.next_life(local_rank)
                 message = say.WorkerRestarting(
                     local_rank=local_rank, attempt=attempt, delay_s=delay_s, end=end, restarts=restarts
@@ -741,13 +691,16 @@ class GangRunner:
         )
         self.events.emit(message)
         self.subscribers.tell(message)
-        self._history.announce_all(self.gang, result)
+        for rank, end in result.ends.items():
+            counted = self.gang.backoff.counted and end.role == "root_cause"
+            self._history.announce(rank, self.gang.ranks[rank].attempt, end, counted=counted)
         self._set_timer(steps.SetTimer(name="backoff", delay_s=delay_s))
 
     def _assemble(self) -> None:
         """Make the files and actors of the next attempt."""
         self._cancel_timers("grace", "kill", "drain")
-        self._history.all_replaced(self.gang.left_out)
+        self._history.replaced([rank for rank in range(self.gang.nprocs) if not self.gang.is_left_out(rank)])
+        self._history.announced.clear()
         self.ranks.dismiss()
         made: RankActors | None = None
         try:

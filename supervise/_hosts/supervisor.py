@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import time
-from collections import deque
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from supervise import messages as say
 from supervise._gang import shutdown
 from supervise._gang.asks import GangShell, as_signal, checked_ranks
-from supervise._gang.describe import failed_line, finished, restarting
+from supervise._gang.describe import RestartHistory, failed_line, finished, restarting
 from supervise._hosts import decide as steps
 from supervise._hosts.decide import Host, HostsGang, decide
 from supervise._hosts.link import Engine, EngineHost, HostLink
@@ -28,7 +27,7 @@ from supervise.errors import SpawnError, SpecError, SuperviseError, SupervisorCr
 from supervise.events import Event, EventLog, log
 from supervise.messages import GangFinished, GangRestarting, GangStatus, Phase, RankState, RankStatus, WorkerExited
 from supervise.recording import repr_of, text_of
-from supervise.result import LOST_SINCE, Causes, Outcome, ProcessFailure, RankEnd, RankRestart, Role, RunProcsResult
+from supervise.result import LOST_SINCE, Causes, Outcome, ProcessFailure, RankEnd, Role, RunProcsResult
 
 if TYPE_CHECKING:
     import signal
@@ -267,7 +266,6 @@ _NS_PER_S = 1_000_000_000
 
 _LONGEST_S = 1.0
 """Time after which the driver answers a `Status` without the hosts that have not replied."""
-_MOST_RESTARTS = 1000
 
 
 class HostsSupervisor(GangShell):
@@ -317,8 +315,7 @@ class HostsSupervisor(GangShell):
         self._rows = RankRows(plan)
         self._asked: dict[Reply[GangStatus], set[int]] = {}
         """Pending reply to a `Status` to the hosts that have not reported the state of their ranks yet."""
-        self._restarts: deque[RankRestart] = deque(maxlen=_MOST_RESTARTS)
-        self._restarts_total = 0
+        self._history = RestartHistory()
         self._last: RunProcsResult | None = None
         """The result of the last attempt that failed and was to be followed by another one."""
         self._crash: SupervisorCrashed | None = None
@@ -516,7 +513,10 @@ class HostsSupervisor(GangShell):
 
     def _restart(self, action: steps.Restart) -> None:
         result = self._last = self._result()
-        self._remember(result, action.epoch - 1)
+        for rank, end in result.ends.items():
+            counted = self._gang.backoff.counted and rank == result.root_cause
+            self._history.announce(rank, action.epoch - 1, end, counted=counted)
+        self._history.replaced(result.ends)
         delay_s = with_jitter(action.delay_s)
         limit = self._plan.restart_policy.max_restarts if self._plan.restart_policy is not None else 0
         restarts = len(self._gang.backoff.counted_ns)
@@ -528,21 +528,13 @@ class HostsSupervisor(GangShell):
         self._subscribers.begin_anew()
         self.loop.call_later(delay_s, partial(self._step, steps.BackoffOver(action.epoch)))
 
-    def _remember(self, result: RunProcsResult, attempt: int) -> None:
-        now_ns, root = time.monotonic_ns(), result.root_cause
-        self._restarts += [
-            RankRestart(rank, attempt, end, now_ns, counted=self._gang.backoff.counted and rank == root)
-            for rank, end in result.ends.items()
-        ]
-        self._restarts_total += len(result.ends)
-
     def _finish(self, error: BaseException | None) -> None:
         result: RunProcsResult | None = None
         if error is not None and self._last is not None:
             error = self._error_of_restart(error, self._last)
         if error is None:
             result = self._replies.result = self._result()
-            result.restarts, result.restarts_total = list(self._restarts), self._restarts_total
+            result.restarts, result.restarts_total = list(self._history.kept), self._history.total
         else:
             self._replies.error = error
         message = say.GangFinished(result=result, error=error)
