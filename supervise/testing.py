@@ -375,7 +375,7 @@ class FakeGang:
             spec=self._spec,
             envs={rank: {} for rank in ranks},
             dest=self._dest,
-            launchers=list(ranks.values()),
+            launchers=[launcher.launch for launcher in ranks.values()],
             window=self._window,
         )
         try:

@@ -17,7 +17,7 @@ from supervise._gang.spec import GangSpec
 from supervise._printable import as_prefix
 from supervise._process.containment.escapees import Contained
 from supervise._process.launch import limits, posix_spawn
-from supervise._process.launch.program import Launcher, LaunchSpec, ProgramLauncher, Streams
+from supervise._process.launch.program import Launcher, LaunchSpec, Streams, launch_program
 from supervise._process.lifeline import Lifeline
 from supervise._record import NamedTuple, field, record
 from supervise._settings import Containment, StartMethod, shown
@@ -566,7 +566,7 @@ def _launcher(
     )
     launcher: Launcher
     if isinstance(part.entrypoint, str):
-        launcher = ProgramLauncher(argv=validation.argv_of(part.entrypoint, spec.args[rank], rank), how=how)
+        launcher = partial(launch_program, validation.argv_of(part.entrypoint, spec.args[rank], rank), how)
     elif part.start_method == "fork":
         from supervise._process.launch.forks import ForkLauncher, Row
 
@@ -587,5 +587,5 @@ def _launcher(
     if rank in spec.cpus:
         from supervise._process.launch import numa
 
-        launcher = numa.BoundLauncher(launcher.launch, spec.cpus[rank])
+        launcher = partial(numa.launch_bound, launcher, spec.cpus[rank])
     return launcher

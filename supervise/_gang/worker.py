@@ -224,7 +224,7 @@ class Worker(LoopActor):
     def _launch(self) -> None:
         self._launch_ns = time.monotonic_ns()
         try:
-            launched = self._launcher.launch()
+            launched = self._launcher()
         except UnreapedError as unreaped:
             self._fail_once_reaped(unreaped, time.monotonic() + _REAP_S)
             return

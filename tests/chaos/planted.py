@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 from supervise import Supervisor, WorkerExited
 from supervise._core import batches, decide, strategy
+from supervise._gang import attempt
 from supervise._process.exits.leader import Exit, Process
-from supervise._process.launch.program import ProgramLauncher
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import Subscribers
 
@@ -52,14 +52,14 @@ def an_exit_is_told_twice() -> Any:
 
 
 def a_failed_launch_leaks_a_descriptor() -> Any:
-    def launch(old: Any, self: ProgramLauncher) -> Any:
+    def launch(old: Any, *args: Any) -> Any:
         try:
-            return old(self)
+            return old(*args)
         except OSError:
             _leaked.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
             raise
 
-    return _around(ProgramLauncher, "launch", launch)
+    return _around(attempt, "launch_program", launch)
 
 
 def a_close_during_the_start_loses_a_rank() -> Any:

@@ -101,7 +101,7 @@ class Row:
 
 @record(frozen=False, eq=False)
 class ForkLauncher:
-    """Launcher of one rank's function. `launch` runs on the loop and does not wait for the child."""
+    """Launcher of one rank's function. It does not wait for the child."""
 
     local_rank: int
     fn: Callable[..., Any]
@@ -113,7 +113,7 @@ class ForkLauncher:
     _changes: dict[str, str | None] = field(default_factory=dict, init=False)
     _forked: program.Launched | Exception | None = field(default=None, init=False)
 
-    def launch(self) -> program.Launched:
+    def __call__(self) -> program.Launched:
         """Return the process. It is forked now, or was forked at the launch of another rank of the row.
 
         Raises:
@@ -132,7 +132,7 @@ class ForkLauncher:
         self._changes = bootstrap.changes(self.how.env)
 
     def fork(self) -> None:
-        """Fork. Keep the process, or the error, until `launch` returns or raises it."""
+        """Fork. Keep the process, or the error, until the launch returns or raises it."""
         try:
             self._forked = program.with_channel(self.how, OutcomeFile(holds=self.how.holds), self._child)
         except Exception as error:

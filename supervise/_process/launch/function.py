@@ -398,7 +398,7 @@ def _command(payload: int) -> list[str]:
 
 @record(frozen=False, eq=False)
 class FunctionLauncher:
-    """Launcher of one rank's function. `launch` runs on the loop and does not wait for the child."""
+    """Launcher of one rank's function. It does not wait for the child."""
 
     local_rank: int
     method: StartMethod
@@ -408,7 +408,7 @@ class FunctionLauncher:
     plain: Plain | None = None
     """Settings of a function whose return value is ignored; None if the host reads the value."""
 
-    def launch(self) -> program.Launched:
+    def __call__(self) -> program.Launched:
         """Start the process.
 
         Raises:

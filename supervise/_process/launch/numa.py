@@ -116,21 +116,14 @@ def bound_thread(cpus: frozenset[int] | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-@record(kw_only=False)
-class BoundLauncher:
-    """Launcher that wraps another launcher, and binds the process from its first instruction on."""
+def launch_bound(launch: Callable[[], Launched], cpus: frozenset[int]) -> Launched:
+    """Start a process by another launcher, and bind it from its first instruction on.
 
-    inner: Callable[[], Launched]
-    cpus: frozenset[int]
-
-    def launch(self) -> Launched:
-        """Start the process.
-
-        Raises:
-            OSError: The process could not be started; none is left.
-        """
-        with bound_thread(self.cpus):
-            return self.inner()
+    Raises:
+        OSError: The process could not be started; none is left.
+    """
+    with bound_thread(cpus):
+        return launch()
 
 
 class OnCpus:

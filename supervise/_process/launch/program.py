@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from supervise import _platform as platform
 from supervise._files import accessible, open_to_append, tell_reader
@@ -287,7 +287,7 @@ def _other_formats() -> bool:
         return False
 
 
-# The result of a launch, and the interface of the launchers
+# The result of a launch, and the type of the launchers
 
 
 @record(frozen=False, eq=False)
@@ -329,16 +329,12 @@ class Launched:
         return replace(self, process=process)
 
 
-class Launcher(Protocol):
-    """Object that starts the process of one rank. `supervise.testing` has fakes of it."""
+Launcher: TypeAlias = "Callable[[], Launched]"
+"""Function that starts the process of one rank, on the loop, without waiting for it.
 
-    def launch(self) -> Launched:
-        """Start the process without waiting for it.
-
-        Raises:
-            UnreapedError: The process was started and killed, but is not reaped.
-            Exception: There is no process.
-        """
+It raises `UnreapedError` if the process was started and killed, but is not reaped, and any other exception if there is
+no process.
+"""
 
 
 class UnreapedError(Exception):
@@ -426,17 +422,12 @@ def _run(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: Sequence
             found=how.found,
             listen=how.listen,
         )
-        if pidfd == posix_spawn.UNARMED:
-            _arm(read_end, pid)
+        if pidfd == posix_spawn.UNARMED:  # until the lifeline is armed, the process would outlive the host
+            with contextlib.suppress(ProcessLookupError):  # reaped by other code already
+                lifeline.arm(read_end, pid)
         return hold(pid, pidfd=-1 if pidfd < 0 else pidfd)
     finally:
         close(out, err)
-
-
-def _arm(read_end: int, pid: int) -> None:
-    """Arm the lifeline as the first step. Until this step, the process would outlive the host."""
-    with contextlib.suppress(ProcessLookupError):  # reaped by other code already
-        lifeline.arm(read_end, pid)
 
 
 def hold(pid: int, keep: object = None, *, execs: bool = True, pidfd: int = -1) -> Process:
@@ -459,27 +450,19 @@ def hold(pid: int, keep: object = None, *, execs: bool = True, pidfd: int = -1) 
         raise UnreapedError(pid, error) from error
 
 
-# Launcher of one rank's program
+# Launch of one rank's program
 
 
-@record(frozen=False, eq=False)
-class ProgramLauncher:
-    """Launcher of one rank's program. `launch` runs on the loop."""
+def launch_program(argv: Sequence[str], how: LaunchSpec) -> Launched:
+    """Start the program of a rank. Runs on the loop.
 
-    argv: Sequence[str]
-    how: LaunchSpec
-
-    def launch(self) -> Launched:
-        """Start the process.
-
-        Raises:
-            OSError: The program could not be started; no process is left.
-        """
-        line = self.how.line
-        read_end = line.read_end(self.how.least)
-        try:
-            process = run_program(self.argv, self.how, read_end)
-        except BaseException:
-            close(read_end)
-            raise
-        return Launched(process=process, line=line, read_end=line.keep(read_end))
+    Raises:
+        OSError: The program could not be started; no process is left.
+    """
+    read_end = how.line.read_end(how.least)
+    try:
+        process = run_program(argv, how, read_end)
+    except BaseException:
+        close(read_end)
+        raise
+    return Launched(process=process, line=how.line, read_end=how.line.keep(read_end))
