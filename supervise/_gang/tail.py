@@ -376,7 +376,8 @@ class TailFiles:
         self._past: set[LogReader] = set()
         self._before: dict[LogReader, list[LogReader]] = {}
         """Reader of a later life to the readers of the last life before it whose files could be opened."""
-        self._unopened: set[LogReader] = set()
+        self.unopened: set[LogReader] = set()
+        """Readers of later lives, whose files are opened only at their turn."""
         self._missed_bytes = 0
 
     def __iter__(self) -> Iterator[LogReader]:
@@ -419,20 +420,14 @@ class TailFiles:
         self._feeds += message.feeds
         self._before.update((feed, before) for feed in message.feeds)
         if late:
-            self._unopened.update(message.feeds)
+            self.unopened.update(message.feeds)
         for feed in past:
             if not self._is_readable(feed):
                 self.drop_if_past(feed)
         return [feed for feed in (*past, *message.feeds) if self._is_readable(feed)], () if late else message.feeds
 
-    def take_its_turn(self, feed: LogReader) -> bool:
-        """Return whether the file must be opened now, because its turn has come. The next call returns False."""
-        opens = feed in self._unopened
-        self._unopened.discard(feed)
-        return opens
-
     def _is_readable(self, feed: LogReader) -> bool:
-        return feed.is_open or feed in self._unopened
+        return feed.is_open or feed in self.unopened
 
     def end_at(self, sizes: Mapping[str, int]) -> list[LogReader]:
         """End all files; return those with more to show.
@@ -654,6 +649,7 @@ class Tail(pykka.ThreadingActor):
 
     def _open_late(self, feed: LogReader) -> None:
         """Open a file of a life that had to wait for an earlier life."""
+        self._feeds.unopened.remove(feed)
         self._open_files([feed])
         if self._draining or self._feeds.is_past(feed):
             feed.end_at(feed.limit_bytes)
@@ -743,7 +739,7 @@ class Tail(pykka.ThreadingActor):
         return min(moments, default=None)
 
     def _read(self, feed: LogReader, now_ns: int) -> None:
-        if self._feeds.take_its_turn(feed):
+        if feed in self._feeds.unopened:
             self._open_late(feed)
         if not feed.is_open:
             self._ready.pop(feed, None)
