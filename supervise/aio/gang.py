@@ -59,50 +59,6 @@ if TYPE_CHECKING:
     from supervise.messages import Ask
 
 
-# The process and the event loop that a gang belongs to
-
-
-class _Home:
-    """The process that made a gang, and the event loop that used it first."""
-
-    def __init__(self, gang: str) -> None:
-        """Record this process; the first `check` records the event loop.
-
-        Args:
-            gang: Name of the gang, for errors.
-        """
-        self._gang = gang
-        self._pid = os.getpid()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    @property
-    def forked(self) -> bool:
-        """Whether this process was forked from the one that made the gang."""
-        return os.getpid() != self._pid
-
-    def check(self) -> asyncio.AbstractEventLoop:
-        """Return the running event loop.
-
-        Raises:
-            SpecError: This process or this event loop is not the one of the gang.
-            RuntimeError: No event loop is running.
-        """
-        if self.forked:
-            raise SpecError(
-                f"gang {self._gang!r} belongs to process {self._pid}, and process {os.getpid()} was forked from it;"
-                " use the gang there, or make another one here"
-            )
-        loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
-            raise SpecError(
-                f"gang {self._gang!r} belongs to another event loop; use it there, from another thread by"
-                " asyncio.run_coroutine_threadsafe, or make another gang here"
-            )
-        return loop
-
-
 # Cancellation of a task that must finish a step first
 
 
@@ -227,7 +183,7 @@ class Mailbox:
         self._read = 0
         self._held: tuple[int, Event] | None = None
         """The message after a gap, which follows its `EventsDropped`."""
-        self._last_told = False
+        self.last_told = False
         self._arrived = asyncio.Event()
         self._waking = False
         """Whether the event loop has a pending wake-up, so that a blocked loop does not accumulate wake-ups."""
@@ -241,7 +197,7 @@ class Mailbox:
         """
         self._told += 1
         self._messages.append((self._told, message))
-        self._last_told = isinstance(message, GangFinished)
+        self.last_told = isinstance(message, GangFinished)
         if not self._waking:
             self._waking = True
             try:
@@ -252,11 +208,6 @@ class Mailbox:
     def _wake(self) -> None:
         self._waking = False  # before the messages are read: a later message wakes again
         self._arrived.set()
-
-    def end(self, last: GangFinished) -> None:
-        """Add the last message, if the gang has ended without one."""
-        if not self._last_told:
-            self.tell(last)
 
     def abandon(self) -> None:
         """Drop all messages; `take` has no more."""
@@ -294,11 +245,11 @@ class Events:
 
     _ref: pykka.ActorRef[Any] | None = None
 
-    def __init__(self, home: _Home, *, buffer_size: int) -> None:
+    def __init__(self, check: Callable[[], asyncio.AbstractEventLoop], *, buffer_size: int) -> None:
         """Create the iterator, not subscribed yet.
 
         Args:
-            home: Process and event loop of the gang.
+            check: Function that returns the event loop of the gang, or raises in another one, or in another process.
             buffer_size: How many events are kept for the consumer.
 
         Raises:
@@ -306,8 +257,8 @@ class Events:
         """
         if not isinstance(buffer_size, int) or isinstance(buffer_size, bool) or buffer_size < 1:
             raise SpecError(f"buffer_size is {buffer_size!r}; give a number of events, at least 1")
-        self._home = home
-        self._mailbox = Mailbox(home.check(), buffer_size)
+        self._check = check
+        self._mailbox = Mailbox(check(), buffer_size)
 
     def subscribe(self, ref: pykka.ActorRef[Any]) -> None:
         """Subscribe to the gang of this Supervisor."""
@@ -317,13 +268,14 @@ class Events:
 
     def end(self, last: GangFinished) -> None:
         """Yield `last` as the last event, if the gang has not sent a last event."""
-        self._mailbox.end(last)
+        if not self._mailbox.last_told:
+            self._mailbox.tell(last)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event:
-        self._home.check()
+        self._check()
         event = await self._mailbox.take()
         if event is None:
             raise StopAsyncIteration
@@ -408,7 +360,9 @@ class Gang:
             raise TypeError(f"Gang() {error}") from None
         self._settings = settings
         self._name: str = settings["name"]
-        self._home = _Home(self._name)
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop that used the gang first."""
         self._entered = self._left = False
         self._ref: SupervisorRef | None = None
         self._ending = _Ending()
@@ -430,12 +384,41 @@ class Gang:
         ending, ref = self._ending.message, self._ref
         if ending is not None:
             return ending.result._repr_html_() if ending.result is not None else None
-        return ref._repr_html_() if ref is not None and not self._home.forked else None
+        return ref._repr_html_() if ref is not None and not self._forked else None
+
+    # The process and the event loop of the gang
+
+    @property
+    def _forked(self) -> bool:
+        """Whether this process was forked from the one that made the gang."""
+        return os.getpid() != self._pid
+
+    def _check(self) -> asyncio.AbstractEventLoop:
+        """Return the running event loop. The first call records it as that of the gang.
+
+        Raises:
+            SpecError: This process or this event loop is not the one of the gang.
+            RuntimeError: No event loop is running.
+        """
+        if self._forked:
+            raise SpecError(
+                f"gang {self._name!r} belongs to process {self._pid}, and process {os.getpid()} was forked from it;"
+                " use the gang there, or make another one here"
+            )
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise SpecError(
+                f"gang {self._name!r} belongs to another event loop; use it there, from another thread by"
+                " asyncio.run_coroutine_threadsafe, or make another gang here"
+            )
+        return loop
 
     # The block
 
     async def __aenter__(self) -> Self:
-        self._home.check()
+        self._check()
         if self._entered:
             raise SpecError(f"gang {self._name!r} was entered before; a Gang runs once, so make another one")
         self._entered = True
@@ -464,8 +447,8 @@ class Gang:
     ) -> None:
         if isinstance(error, GeneratorExit) and _current_task() is None:  # a coroutine that is destroyed cannot wait
             self._request_end()
-        elif error is None or not self._home.forked:  # in a forked child, the exception leaves the block unchanged
-            self._home.check()
+        elif error is None or not self._forked:  # in a forked child, the exception leaves the block unchanged
+            self._check()
             await self._leave(error)
 
     def _request_end(self) -> None:
@@ -515,7 +498,7 @@ class Gang:
 
     def _here(self) -> SupervisorRef:
         """Return the Supervisor. Raise before the block, and in another process or event loop than the gang's."""
-        self._home.check()
+        self._check()
         if self._ref is None:
             raise SpecError(f"gang {self._name!r} does not run yet; use it inside `async with`")
         return self._ref
@@ -538,7 +521,7 @@ class Gang:
             SupervisorCrashed: A handler inside supervise raised; the ranks were killed.
             SpecError: The gang belongs to another process or event loop, or does not run yet.
         """
-        self._home.check()
+        self._check()
         if self._ending.message is not None:
             return _result(self._ending.message)
         return await _answer(self._here().ask(Wait(), block=False))
@@ -562,7 +545,7 @@ class Gang:
             UnkillableError: A process survived SIGKILL.
             SupervisorCrashed: A handler inside supervise raised; the ranks were killed.
         """
-        self._home.check()
+        self._check()
         if self._left and self._ending.message is not None:
             return _result(self._ending.message)
         self._closing = self._here().ask(Close(death_sig=death_sig, timeout=timeout), block=False)
@@ -645,7 +628,7 @@ class Gang:
             SpecError: `buffer_size` is not a positive number, or the gang belongs to another process or event loop.
             RuntimeError: No event loop is running.
         """
-        events = Events(self._home, buffer_size=buffer_size)
+        events = Events(self._check, buffer_size=buffer_size)
         if self._left and self._ending.message is not None:
             events.end(self._ending.message)
             return events
