@@ -119,18 +119,14 @@ class Sweep:
         """Scan, and post the result to the loop."""
         try:
             found, in_motion = self._contained.find(self._skip, killing=self._killing, ranks=self._ranks)
-        except Exception as error:
-            self._loop.post(self._not_seen, error)
+        except OSError as error:  # such as EMFILE: it is not known whether a process has ended
+            self._loop.post(self._seen, None, False, False)
+            log.debug("looking for escaped processes failed and is repeated: %s", error)
+        except Exception:
+            self._loop.post(self._seen, [], True, False)
+            log.exception("looking for escaped processes failed")
         else:
             self._loop.post(self._seen, found, False, in_motion)
-
-    def _not_seen(self, error: Exception) -> None:
-        if isinstance(error, OSError):  # such as EMFILE: it is not known whether a process has ended
-            log.debug("looking for escaped processes failed and is repeated: %s", error)
-            self._seen(None, False, False)
-        else:
-            log.error("looking for escaped processes failed", exc_info=error)
-            self._seen([], True, False)
 
     def _seen(self, found: list[Member] | None, failed: bool, in_motion: bool) -> None:
         self._looking = False
@@ -165,7 +161,7 @@ class Sweep:
             return
         self._live[escaped.pid] = escaped
         if escaped.fileno() >= 0:
-            self._loop.watch(escaped.fileno(), partial(self._gone, escaped))
+            self._loop.watch(escaped.fileno(), partial(self._drop, escaped))
         elif len(self._live) == 1:
             self._timers.append(self._loop.call_later(_LOOK_AGAIN_S, self._look_again_without_pidfd))
         if self._killing:
@@ -174,15 +170,15 @@ class Sweep:
             escaped.send(signal.SIGTERM)
             escaped.send(signal.SIGCONT)  # a suspended process handles SIGTERM only after SIGCONT
 
-    def _gone(self, escaped: Member) -> None:
-        self._loop.unwatch(escaped.fileno())
-        self._drop(escaped)
-
     def _drop(self, escaped: Member) -> None:
-        del self._live[escaped.pid]
-        escaped.close()
+        """Let go of a process that has ended."""
+        self._let_go(self._live.pop(escaped.pid))
         if not self._live:
             self._look()  # the process may have left children
+
+    def _let_go(self, escaped: Member) -> None:
+        self._loop.unwatch(escaped.fileno())
+        escaped.close()
 
     def _look_again_without_pidfd(self) -> None:
         """Poll for the ends of processes. This is the fallback without pidfd."""
@@ -217,10 +213,7 @@ class Sweep:
         for timer in self._timers:
             timer.cancel()
         while self._live:
-            escaped = self._live.popitem()[1]
-            if escaped.fileno() >= 0:
-                self._loop.unwatch(escaped.fileno())
-            escaped.close()
+            self._let_go(self._live.popitem()[1])
 
 
 # The shutdown after a crash
@@ -260,10 +253,8 @@ class CrashShutdown:
 
     def begin(self) -> None:
         """Send SIGKILL now. `done` is not called before this method returns."""
-        try:
-            self._slots.kill_all()
-        finally:
-            self._loop.call_later(0, self._reap)
+        self._loop.call_later(0, self._reap)
+        self._slots.kill_all()
 
     def _reap(self) -> None:
         self._slots.kill_all()  # once more, as a pending launch may have started a process in between
@@ -382,24 +373,18 @@ def _close_all() -> None:
     global _exiting  # noqa: PLW0603 - of the process
     _exiting = True
     try:
-        _close_each()
+        for act in _first:
+            act()
+        pending = [(ref, ref.ask(Close(timeout=grace_s), block=False)) for ref, grace_s in list(_supervisors.values())]
+        deadline_s = time.monotonic() + 3 * _EXIT_GRACE_S  # for ranks, for escaped processes, and for SIGKILL
+        for ref, reply in pending:
+            with contextlib.suppress(Exception):  # unkillable or dead: the exit continues
+                reply.get(timeout=remaining(deadline_s))
+                ref.stop(timeout=remaining(deadline_s))
     finally:
         _exiting = False
     for act in _last:
         act()
-
-
-def _close_each() -> None:
-    for act in _first:
-        act()
-    pending = [(ref, ref.ask(Close(timeout=grace_s), block=False)) for ref, grace_s in list(_supervisors.values())]
-    deadline_s = time.monotonic() + 3 * _EXIT_GRACE_S  # for ranks, for escaped processes, and for SIGKILL
-    for ref, reply in pending:
-        try:
-            reply.get(timeout=remaining(deadline_s))
-            ref.stop(timeout=remaining(deadline_s))
-        except Exception:  # noqa: S112 - unkillable or dead: the exit continues
-            continue
 
 
 def _drop_in_child() -> None:

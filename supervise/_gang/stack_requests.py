@@ -84,7 +84,11 @@ class StackRequests:
         blocked = self._blocked is not None and self._blocked.is_alive()
         reason = "py-spy is not run: an earlier collection of stacks is still blocked" if blocked else None
         gather = gathering.Gather(pids, partial(self._request_signal, pids), without_py_spy=reason)
-        thread = threading.Thread(target=self._collect, args=(gather,), name="supervise-stacks", daemon=True)
+
+        def collect() -> None:
+            self._loop.post(self._collected, gather, gather.run())
+
+        thread = threading.Thread(target=collect, name="supervise-stacks", daemon=True)
         try:
             platform.start_thread(thread, "the collection of stacks")
         except OSError as error:
@@ -101,10 +105,6 @@ class StackRequests:
         gather.cancel()
         self._blocked = self._thread
         self._collected(gather, gather.found())
-
-    def _collect(self, gather: gathering.Gather) -> None:
-        """Collect the stacks on the thread, then post the result."""
-        self._loop.post(self._collected, gather, gather.run())
 
     def _collected(self, gather: gathering.Gather, found: dict[int, RankStacks]) -> None:
         if gather is not self._gather or self._ended:

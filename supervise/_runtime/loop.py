@@ -251,7 +251,7 @@ class Loop:
 
     def _give_back(self) -> None:
         self._timers.clear()
-        self._lost = _nobody  # the actor's method would keep actor and loop alive in a cycle
+        self._lost = lambda _: None  # the actor's method would keep actor and loop alive in a cycle
         self._close()
 
     def _drain(self, at_most: int | None = None) -> None:
@@ -301,7 +301,3 @@ class Loop:
     def _log_unhandled(self) -> None:
         with contextlib.suppress(BaseException):  # a logging handler of the application may raise, too
             log.exception("unhandled exception in a callback of %s", self._name)
-
-
-def _nobody(_error: BaseException) -> None:
-    """Do nothing: the loop has ended."""
