@@ -34,7 +34,7 @@ ORDER = (
 )
 """The modules that have a hook, in the order in which a child runs them."""
 
-_PACKAGES = sys.stdlib_module_names | {"supervise", "pykka"}
+_PACKAGES = sys.stdlib_module_names | {"supervise", "pykka", "psutil"}
 """The packages that supervise imports at first use, on threads of its caller."""
 _in_child: dict[str, Callable[[], object]] = {}
 

@@ -125,11 +125,20 @@ def all_pids() -> Iterator[int]:
     """
     seen: set[int] = set()
     for _ in range(_ROUNDS):
-        new = {int(name) for name in os.listdir("/proc") if name.isdigit()} - seen
+        new = _pids_now() - seen
         if not new:
             return
         yield from sorted(new)
         seen |= new
+
+
+def _pids_now() -> set[int]:
+    try:
+        return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+    except FileNotFoundError:
+        import psutil
+
+        return set(psutil.pids())
 
 
 class Layout(NamedTuple):
