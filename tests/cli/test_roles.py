@@ -179,17 +179,34 @@ def test_a_run_that_has_ended_hides_no_role_of_the_only_running_one(supervise: C
         assert told(supervise, "logs", "web.0", note=note) == "up\n"
         assert "ranks 2-3 (web 0-1) stopped" in told(supervise, "stop", "web", note=note)
         text = refused(supervise, "restart", "web", "wbe")
-        assert f"argument RUN: 'web' is the beginning of {old.name}, which has ended; and in {path.name}, " in text
+        assert f"argument RUN: 'web' is no more than the beginning of {old.name}; and in {path.name}, " in text
         assert "yesterday" in told(supervise, "logs", "webs")
         assert told(supervise, "show", "web").startswith(f"{old.name}: succeeded"), "it takes no role"
         run.signal(signal.SIGTERM)
         run.end()
     assert "yesterday" in told(supervise, "logs", "web")
-    supervise.run("-q", "--run-id", "web", "true")
+    supervise.run("-q", "--run-id", "webs", "true")
     with running(supervise) as run:
-        assert "web_" in supervise.supervise("stop", "web").stderr, "its whole run ID is the name of a run"
+        path = max(supervise.tmp_path.glob("runs/job_*"), key=lambda each: each.stat().st_ctime_ns)
+        note = f"{path.name}, the only run that is running\n"
+        assert "rank 2 (web 0) was restarted" in told(supervise, "restart", "web.0", note=note), "beside several"
+        supervise.run("-q", "--run-id", "web", "true")
+        for command in ("stop", "restart"):
+            assert "web_" in supervise.supervise(command, "web").stderr, "its whole run ID is the name of a run"
+            assert "has ended: succeeded" in supervise.supervise(command, "web").stderr
         run.signal(signal.SIGTERM)
         run.end()
+
+
+def test_a_role_is_meant_rather_than_the_beginning_of_the_running_run(supervise: Command):
+    """The default run ID is that of the file: `web-1f2e3d4c`."""
+    with running(supervise, run_id="website") as run:
+        [path] = supervise.tmp_path.glob("runs/website_*")
+        note = f"{path.name}, the only run that is running\n"
+        assert "ranks 2-3 (web 0-1) stopped" in told(supervise, "stop", "web", note=note)
+        assert "rank 1" in told(supervise, "restart", "1", note=note)
+        assert "stopped" in told(supervise, "stop", "webs")
+        assert run.end()[0] == 128 + signal.SIGTERM
 
 
 def test_a_role_in_the_place_of_run_if_none_or_several_are_running(supervise: Command):

@@ -434,6 +434,33 @@ def test_of_runs_with_the_same_name_the_one_that_runs_is_shown(supervise: Comman
     assert "3 runs are named 'jo'" in supervise.supervise("logs", "jo").stderr
 
 
+@pytest.mark.parametrize("ids", [("job", "job-b"), ("job-1", "job-12")])
+def test_a_run_id_is_meant_rather_than_the_beginning_of_another_one(supervise: Command, ids: tuple[str, str]):
+    """Also if the other one is running: a stop or a removal of the wrong run cannot be undone."""
+    name, longer = ids
+    supervise.run("--run-id", name, "echo", "old")
+    with supervise.started("--run-id", longer, "sh", "-c", f"echo other; {HANG}") as run:
+        run.hear()
+        assert told(supervise, "logs", name) == "[default0]:old\n"
+        assert told(supervise, "wait", name).endswith(": succeeded, exit code 0\n")
+        done = supervise.supervise("stop", name)
+        assert (done.returncode, "has ended: succeeded" in done.stderr) == (3, True)
+        run.signal(signal.SIGTERM)
+        run.end()
+    assert told(supervise, "clean", name).startswith(f"removed {name}_")
+    assert told(supervise, "show", longer).startswith(f"{longer}_")
+
+
+def test_the_beginning_of_a_name_ends_at_no_digit_of_a_number(supervise: Command):
+    """Only within the random part: after the removal of job-1, its name does not mean job-12."""
+    supervise.run("--run-id", "job-12", "true")
+    [path] = (supervise.tmp_path / "runs").glob("job-12_*")
+    for word in ("job-1", "job-2"):
+        assert f"is named '{word}'" in supervise.refused("clean", word).stderr
+    for word in ("job", "job-", "job-12", *(path.name[:length] for length in range(7, len(path.name) + 1))):
+        assert told(supervise, "show", word).startswith(f"{path.name}: ")
+
+
 def test_a_folder_with_the_name_of_a_run_does_not_hide_it(supervise: Command):
     supervise.run("--run-id", "train", "true")
     (supervise.tmp_path / "train").mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from functools import partial
 from itertools import takewhile
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _MOST_LISTED = 10
 _GOING_ON = ("running", "unknown")
 _SEE = "; see: supervise ls"
+_RANDOM = re.compile("(-[0-9a-f]{8})?_[0-9a-f]{8}$")
+"""The end of the name of a run: that of a default run ID, and that of its directory."""
 
 
 def recorded_runs() -> tuple[str, list[RecordedRun]]:
@@ -53,13 +56,13 @@ class UnknownRunError(NoSuchRunError):
 
 
 def find_run(word: str) -> RecordedRun:
-    """Return a run by the path of its directory, or by the beginning of its name in the default folder.
+    """Return a run by the path of its directory, or in the default folder by its run ID or the beginning of its name.
 
-    If runs with such a name are running, those that have ended do not count. Of several runs that have ended and whose
-    run ID is the word, the newest counts. A folder that does not hold a run counts only if the word has a slash.
+    Runs whose run ID is the word come first, and of these the newest if none is running. Otherwise, those that have
+    ended do not count beside one that is running. A folder without a run counts only if the word has a slash.
 
     Args:
-        word: The path or the beginning of the name.
+        word: The path, the run ID, or the beginning of the name.
 
     Raises:
         UnknownRunError: There is none.
@@ -76,18 +79,25 @@ def find_run(word: str) -> RecordedRun:
     if (is_folder and run.is_run()) or os.sep in word:
         return _checked(run, word)
     folder, runs = recorded_runs()
-    found = [run for run in runs if run.name.startswith(word)]  # the newest first
-    exact = [run for run in found if run.name == word]
-    if len(found) > 1:
-        running = [run for run in found if run.state in _GOING_ON]
-        found = running or [run for run in found if run.info.get("run_id") == word][:1] or found
-    if len(found) == 1 or exact:
-        return (exact or found)[0]
+    named = [run for run in runs if run.name.startswith(word)]  # the newest first
+    of_id = [run for run in named if word in (run.name, run.info.get("run_id"))]
+    found = of_id or [run for run in named if not _is_cut_number(word, run.name)]
+    found = [run for run in found if run.state in _GOING_ON] or of_id[:1] or found
+    if len(found) == 1:
+        return found[0]
     if not found:
         if is_folder:
             return _checked(run, word, UnknownRunError)
         raise UnknownRunError(f"no run in {one_line(folder)} is named {one_line(word)!r}{_SEE}")
     raise NoSuchRunError(f"{len(found)} runs are named {one_line(word)!r}...: {_listed(found)}; give more of the name")
+
+
+def _is_cut_number(word: str, name: str) -> bool:
+    """Return whether a word ends within a number of the name that it begins: ``job-1`` does not mean ``job-12``.
+
+    The random parts at the end of a name may be cut anywhere.
+    """
+    return bool(re.match(r"\d", name[len(word) :])) and word[-1:].isdigit() and len(word) < len(_RANDOM.sub("", name))
 
 
 def _listed(runs: Sequence[RecordedRun]) -> str:
@@ -326,19 +336,21 @@ keys:
 """Command to the end of its help. With it, lines of the description are not wrapped."""
 
 
-def _is_role(word: str, run: RecordedRun | None) -> str:
-    """Return why a word that names a run is a role: the run has ended, and the only running one has the role; or "".
+def _is_beginning(word: str, run: RecordedRun | None) -> bool:
+    """Return whether a word is no more than the beginning of the name of a run."""
+    return run is not None and os.sep not in word and word not in (run.name, run.info.get("run_id"))
 
-    The name of the run merely begins with the word, which is not its run ID.
-    """
-    if run is None or os.sep in word or word in (run.name, run.info.get("run_id")) or run.state in _GOING_ON:
-        return ""
+
+def _is_of_ranks(word: str) -> bool:
+    """Return whether a word names ranks or a role of the only run that is running."""
     try:
         running, _ = default_run(newest=False)
+        values.ranks_of(word, running.roles)
     except NoSuchRunError:
-        return ""
-    is_role = word.partition(".")[0] in dict(running.roles)
-    return f"{one_line(word)!r} is the beginning of {one_line(run.name)}, which has ended" if is_role else ""
+        return False
+    except argparse.ArgumentTypeError:  # a role rank that does not exist is of the role nevertheless
+        return word.partition(".")[0] in dict(running.roles)
+    return True
 
 
 class RunParser(values.CommandParser):
@@ -384,8 +396,8 @@ class RunParser(values.CommandParser):
         """Parse arguments. Replace RUN by what it names, and `ranks` by sorted local ranks, or None if none are given.
 
         If no run has the name in the place of RUN, the word is a rank or a role of the run that is meant without RUN.
-        So is a role of the only running run, if only a run that has ended has the name. An argument `sig` is between
-        RUN and the ranks.
+        So is a rank or a role of the only running run, if the word is no more than the beginning of the names of runs.
+        An argument `sig` is between RUN and the ranks.
 
         Args:
             words: The arguments after the command.
@@ -427,9 +439,11 @@ class RunParser(values.CommandParser):
         try:
             if given:
                 meant = self.find(given[0])
-                if not takes_ranks or not (unknown := _is_role(given[0], getattr(meant, "run", meant))):
+                run = getattr(meant, "run", meant)
+                if not (takes_ranks and _is_beginning(given[0], run) and _is_of_ranks(given[0])):
                     del given[0]
                     return meant, "", ""
+                unknown = f"{one_line(given[0])!r} is no more than the beginning of {one_line(run.name)}"
         except UnknownRunError as error:
             unknown, word = str(error), one_line(given[0])
             role = f"; if {word!r} is a role or a rank, RUN is missing, and "
@@ -439,7 +453,9 @@ class RunParser(values.CommandParser):
                     unknown + next((f"; it is a role of {name}, so: {self.prog} {name}" for name in names), "")
                 )
         except NoSuchRunError as error:
-            self._refuse(error)
+            unknown = str(error)
+            if not (takes_ranks and _is_of_ranks(given[0])):
+                self._refuse(error)
         try:
             return *self.default(), unknown
         except NoSuchRunError as error:

@@ -458,6 +458,8 @@ def restart(words: Sequence[str]) -> int:
     made = SteeringParser("restart")
     found = made.read(words)
     if found.ranks is None:
+        if code := steer("restart", found.target, answers):  # such as 3: the run has ended
+            return code
         names = ", ".join(role for role, _ in found.target.roles)
         given = f"{found.target.name} to restart, such as 0,2 or a role"
         made.error(f"name the ranks or roles of {given}{names and f' ({names})'}")
