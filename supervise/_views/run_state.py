@@ -378,7 +378,7 @@ class RunState:
             case "gang.stopping":
                 self.stop = it
             case "gang.restarting":
-                self.restart, self.restarts, self.stop = it, it.fields["attempt"], None
+                self.restart, self.restarts, self.stop = it, self.restarts + 1, None
                 self.failed.clear()
                 for rank in self.ranks.keys() - {*it.fields.get("left_out", ())}:
                     self.ranks[rank].waits = True

@@ -102,6 +102,48 @@ def test_the_headline_counts_the_restarts_of_single_ranks(supervise: Command, st
     assert "rank 0 ended (exit code 4); restart 1 of this rank now\n" in run.stderr
 
 
+def test_the_headline_counts_failures_beside_a_restart(supervise: Command):
+    """Two ranks fail at the same time, so that one restart that is left is not enough."""
+    words = ("--strategy", "one_for_one", "--max-restarts", "2", "--backoff", "1000", "--run-id", "job", "-n", "3")
+    script = "[ $RANK = 0 ] && exit 4; touch up$RANK; [ $RANK = 2 ] && until [ -e up1 ]; do sleep 0.01; done; "
+    with supervise.started(*words, "sh", "-c", f"{script} echo up; {HANG}") as run:
+        run.hear_error("restart 1 of this rank")
+        run.hear()
+        run.hear()
+        supervise.supervise("restart", "job", "0")  # does not wait for its backoff
+        supervise.supervise("signal", "job", "KILL", "1,2")
+        _, _, err = run.end()
+    [headline] = [line for line in err.splitlines() if " of 3 failed: " in line]
+    assert headline.endswith("; no restart is left after 3 failures")
+
+
+@pytest.mark.parametrize("strategy", ["one_for_all", "one_for_one"])
+def test_a_restart_by_request_is_no_restart_after_a_failure(supervise: Command, strategy: str):
+    """It raises the number of the next life."""
+    words = ("--strategy", strategy, "--max-restarts", "1", "--backoff", "0", "--run-id", "job")
+    with supervise.started(*words, "sh", "-c", f"echo up; {HANG}") as run:
+        for command in (("restart", "job", "0"), ("restart", "job", "0"), ("signal", "job", "KILL")):
+            run.hear()
+            assert supervise.supervise(*command).returncode == 0
+        run.hear()
+        supervise.supervise("signal", "job", "KILL")
+        _, _, err = run.end()
+    assert ("; restart 1 of 1 now\n" if strategy == "one_for_all" else "restart 3 of this rank (1 of 1 count)") in err
+    assert "gave up after 1 restart\n" in err
+    result = json.loads((supervise.directory() / "result.json").read_text())
+    assert (result["restarts"], result["attempts"]) == (1, 2)
+
+
+@pytest.mark.parametrize("strategy", ["one_for_one", "rest_for_one"])
+@pytest.mark.parametrize("words", [("--max-restarts", "0"), ()])
+def test_no_restarts_are_no_policy(supervise: Command, strategy: str, words: tuple[str, ...]):
+    """Under these strategies, a failure then stops no other rank, as without the option."""
+    seen = f"grep -q '\"exit_code\":.*3' {supervise.tmp_path}/runs/*/events.jsonl"
+    script = f"[ $RANK = 1 ] && exit 3; until {seen}; do sleep 0.01; done; echo finished"
+    run = supervise.run("-n", "2", "--strategy", strategy, *words, "--", "sh", "-c", script)
+    assert (run.returncode, run.stdout) == (3, "[default0]:finished\n")
+
+
 def test_a_rank_that_is_never_restarted_was_not_given_up(supervise: Command):
     words = ("--strategy", "one_for_one", "--restart", "temporary", "--max-restarts", "2")
     run = supervise.run("-n", "2", *words, "--", "sh", "-c", "exit 3")

@@ -324,7 +324,7 @@ def _mark(it: Occurrence) -> Incident:
         case "process.hung":
             kind, text = "hung", hang_of(it)
         case "gang.restarting":
-            kind, text = "restart", f"restart {it.fields['attempt']} of all ranks"
+            kind, text = "restart", "restart of all ranks"
         case "gang.started":
             kind, text = "started", "all ranks are ready"
         case _:

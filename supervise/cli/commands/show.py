@@ -155,7 +155,7 @@ class _Story:
             case "gang.restarting":
                 how = fields["error_type"]
                 cause = f"{self.spans([fields['root_cause_rank']])} {failed_or_ended(how)} ({how})"
-                line = f"{cause}; restart {fields['attempt']}"
+                line = f"{cause}; restart {self.run.restarts}"
             case "gang.stacks" if fields.get("path"):
                 line = f"stacks: {fields['path']}"
             case "process.leaked":

@@ -549,13 +549,13 @@ _LOG_DIR_HELP = f"parent of the run directory (the folder of your runs); {os.dev
 
 
 def policy(
-    parser: argparse.ArgumentParser, found: argparse.Namespace, settings: Mapping[str, Any]
+    parser: argparse.ArgumentParser, found: argparse.Namespace, settings: Mapping[str, Any], parts: Iterable[Part]
 ) -> RestartPolicy | None:
-    """Return the restart policy that the options describe; None without ``--max-restarts``."""
+    """Return the restart policy that the options describe; None without ``--max-restarts``, or if it is merely 0."""
     from supervise.errors import SpecError
     from supervise.restarts import RestartPolicy, check_disjoint
 
-    if found.keep_going and (found.strategy or found.max_restarts is not None):
+    if found.keep_going and (found.strategy or found.max_restarts):
         other = "--strategy" if found.strategy else "--max-restarts"
         parser.error(f"--keep-going is --strategy one_for_one without restarts; omit it or {other}")
     given = given_values(found, POLICY.values())
@@ -563,6 +563,8 @@ def policy(
         for name in given:
             parser.error(f"{POLICY[name].option} needs --max-restarts, such as --max-restarts 3")
         return None
+    if given == {"max_restarts": 0} and not any(part.settings.get("restart") for part in parts):
+        return None  # with a policy, a rank that may not restart would stop all ranks, whatever the strategy
     try:
         made = RestartPolicy(**given)
         check_disjoint(

@@ -201,7 +201,7 @@ def validated(parser: groups.Parser, found: argparse.Namespace) -> Options:
         color=found.color,
         merge=found.merge,
         halt_on_broken_pipe=found.halt_on_broken_pipe,
-        restarts=groups.policy(parser, found, settings),
+        restarts=groups.policy(parser, found, settings, parts),
         watchdog=groups.watchdog(parser, found, parts),
         exit_code_from=found.exit_code_from,
         summary=found.summary,

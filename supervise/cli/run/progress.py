@@ -111,7 +111,7 @@ class Progress:
         story, options, state = self.story, self._options, self._state
         story.restarts = state.restarts
         if state.restart is not None:
-            story.restarts, story.waiting = story.restarts - 1, _count(state.restart)
+            story.restarts, story.waiting = story.restarts - 1, _count(state.restart, state.restarts)
         if state.stacks:
             story.stacks = state.stacks[-1].fields["path"]
         if result is None:
@@ -154,6 +154,7 @@ class Progress:
         ]
         if last.ended_ns not in ends:  # no restart follows an end of this kind
             return 0
+        ends += [restart.end.ended_ns for restart in result.restarts if restart.counted]
         count = len(policy.counting(tuple(ends), last.ended_ns))
         return count if count > policy.max_restarts > 0 else 0
 
@@ -228,7 +229,9 @@ class Progress:
     def _restarts(self, it: Occurrence) -> None:
         rank, fields = it.fields["root_cause_rank"], it.fields
         how = self._why_unlaunched(rank) or shortened(fields["error_type"], 60)
-        self._console.note(f"{self.who(rank)} {failed_or_ended(how)} ({how}); {_count(it)} {_wait(it)}")
+        self._console.note(
+            f"{self.who(rank)} {failed_or_ended(how)} ({how}); {_count(it, self._state.restarts)} {_wait(it)}"
+        )
 
     def who(self, rank: int | None) -> str:
         """Return a rank as messages name it."""
@@ -261,7 +264,7 @@ class Progress:
         if it.rank is not None and it.fields["end_role"] == "root_cause":
             how = self._why_unlaunched(it.rank) or self._state.fault(it.rank) or exit_of(it.fields)
             policy = self._options.restarts
-            count = _counted(it, policy.max_restarts if policy is not None else 0)
+            count = _counted(it, it.fields["attempt"], policy.max_restarts if policy is not None else 0)
             again = f"restart {it.fields['attempt']} of this rank{count} {_wait(it)}"
             self._console.note(f"{self.who(it.rank)} ended ({how}); {again}")
 
@@ -375,17 +378,16 @@ class Progress:
         return counted(count, "rank") if count else "processes that the ranks left behind"
 
 
-def _count(restarting: Occurrence) -> str:
+def _count(restarting: Occurrence, number: int) -> str:
     """Return which restart of all ranks an event announces: ``restart 1 of 3``."""
-    attempt, most = restarting.fields["attempt"], restarting.fields["max_restarts"]
-    counted = _counted(restarting, most)
-    return f"restart {attempt}{counted or f' of {most}'}"
+    most = restarting.fields["max_restarts"]
+    return f"restart {number}{_counted(restarting, number, most) or f' of {most}'}"
 
 
-def _counted(restarting: Occurrence, most: int) -> str:
+def _counted(restarting: Occurrence, number: int, most: int) -> str:
     """Return how many restarts count toward the limit, if others came before, or if some do not count; otherwise ""."""
     restarts = restarting.fields["restarts"]
-    return "" if restarts == restarting.fields["attempt"] else f" ({restarts} of {most} count)"
+    return "" if restarts == number else f" ({restarts} of {most} count)"
 
 
 def _wait(restarting: Occurrence) -> str:
