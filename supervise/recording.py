@@ -70,7 +70,7 @@ class ErrorHandler:
             try:
                 text = _record_of(e, self._moment_ns)
             except Exception:  # an import: the rank has no descriptor left, or has changed its user or its root folder
-                text = _bare_record_of(e, self._moment_ns)
+                text = bare_record_of(e, self._moment_ns, text_of(e))
             self._write_error_file(path, text)
 
     _moment_ns: int | None = None
@@ -81,10 +81,13 @@ class ErrorHandler:
     def _write_error_file(self, file_path: str, error_msg: str) -> None:
         """Write `error_msg` to the file; warn if that fails."""
         try:
-            _write_file(file_path, error_msg.encode("utf-8", "backslashreplace"), self._moment_ns)
+            write_file(file_path, error_msg.encode("utf-8", "backslashreplace"), self._moment_ns)
             self._written = True
         except Exception as e:  # must not hide the recorded exception
-            _warn(f"Unable to write error to file. {type(e).__name__}: {e}")
+            self._could_not_write(e, error_msg)
+
+    def _could_not_write(self, error: Exception, _text: str) -> None:
+        _warn(f"Unable to write error to file. {type(error).__name__}: {error}")
 
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
         """Copy the error file of a child to this process's error file, with its time and with `error_code` added.
@@ -268,13 +271,31 @@ def record_uncaught(e: BaseException, now_ns: int) -> None:
     if _is_child_failed(e) and e.get_first_failure()[1].error_file != _NOT_AVAILABLE:
         _record(handler, e)
         return
-    _write_file(path, _bare_record_of(e, now_ns).encode(), now_ns)
-    _write_file(path, _record_of(e, now_ns).encode(), now_ns)
+    write_file(path, bare_record_of(e, now_ns, text_of(e)).encode(), now_ns)
+    write_file(path, _record_of(e, now_ns).encode(), now_ns)
 
 
-def _bare_record_of(e: BaseException, now_ns: int) -> str:
-    """Return the record of `e` without source lines and without the chain of exceptions. It needs no import."""
-    message = _shortened(f"{type(e).__name__}: {text_of(e)}")
+def first_record_of(e: BaseException, now_ns: int) -> str:
+    """Return the same record as `bare_record_of`, but without the text of `e` if code of the user computes it.
+
+    That code may take long.
+    """
+    is_plain = type(type(e).__str__) is type(BaseException.__str__) and all(type(arg) in _PLAIN for arg in e.args)
+    return bare_record_of(e, now_ns, text_of(e) if is_plain else "")
+
+
+_PLAIN = (str, int, float, bytes, type(None))
+
+
+def bare_record_of(e: BaseException, now_ns: int, text: str) -> str:
+    """Return the record of `e` without source lines and without the chain of exceptions. It needs no import.
+
+    Args:
+        e: Any exception.
+        now_ns: Time of the exception, in nanoseconds since the epoch.
+        text: The text of `e`.
+    """
+    message = _shortened(f"{type(e).__name__}: {text}" if text else type(e).__name__)
     extra = f'{{"py_callstack": "{_in_json(_frames_of(e) + message)}", "timestamp": "{now_ns // _NS_PER_S}"}}'
     return f'{{"message": {{"message": "{_in_json(message)}", "extraInfo": {extra}}}}}'
 
@@ -321,7 +342,7 @@ def _shortened(text: str) -> str:
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
 
 
-def _write_file(path: str, content: bytes, time_ns: int | None) -> None:
+def write_file(path: str, content: bytes, time_ns: int | None) -> None:
     """Write a private file to `path` in one step; write into an existing device or pipe.
 
     A symbolic link to a file is replaced, since it may be planted. A link of another user on the path is an error.

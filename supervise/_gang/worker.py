@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -22,6 +23,7 @@ from supervise._record import NamedTuple
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.future import Reply
 from supervise._runtime.loop import NO_TIMER, Loop
+from supervise.recording import write_file
 
 if TYPE_CHECKING:
     import pykka
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from supervise._process.exits.leader import Exit, ExitSlots, Process
     from supervise._process.launch.fork_server import ServerStatus
     from supervise._process.launch.hold import Hold
+    from supervise._process.launch.return_value import OutcomeFile
 
 
 # The orders of a Supervisor to a Worker
@@ -69,14 +72,33 @@ class ReportStuck(say.Bare):
     """Report `WorkerUnkillable` if a process has survived SIGKILL for the whole bounded wait. Supervisor -> Worker."""
 
 
-# The time at which a rank recorded an exception, from its error file
+# The time at which a rank recorded an exception
 
 
-def recorded_ns(error_file: str) -> int | None:
-    """Return the monotonic ns at which `error_file` recorded its exception; None if the file has no exception.
+def recorded_ns(error_file: str, outcome: OutcomeFile | None, code: int | None = None) -> int | None:
+    """Return the monotonic ns at which an exception has ended a rank; None if none has, or it is not recorded.
 
-    The caller has seen that the file exists, by `os.access`: most ranks have none, and each costs only this call.
+    A function tells this by its result channel, and its error file may be that of an exception that it has handled, or
+    of one of its children. If the function could not write its error file, the record from the channel is written.
+
+    Args:
+        error_file: Path of the error file of the rank.
+        outcome: The result channel; None if the rank is no function.
+        code: The exit code of the rank; None if it runs.
     """
+    # Most ranks have no error file, and each costs only this call
+    exists = os.access(error_file, os.F_OK)
+    if outcome is not None and outcome.fd >= 0 and (kind := outcome.kind()) != "closed":
+        raised = outcome.raised()
+        if raised is None or (kind == "exits" and code is not None and code >= 0):  # the exit code tells it
+            return None
+        at_ns, text = raised
+        if code is not None and text and error_file and not exists:
+            with contextlib.suppress(OSError):
+                write_file(error_file, text, at_ns + _epoch_ns())
+        return at_ns
+    if not exists:
+        return None
     try:
         found = os.lstat(error_file)
     except OSError:
@@ -349,7 +371,7 @@ class Worker(LoopActor):
             self._stay_under_lifeline()
         else:
             self._let_go()
-        error_ns = recorded_ns(self._error_file) if os.access(self._error_file, os.F_OK) else None
+        error_ns = recorded_ns(self._error_file, outcome, ended.code)
         self._owner.tell(
             say.WorkerExited(
                 local_rank=self._rank,

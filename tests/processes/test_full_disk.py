@@ -132,7 +132,7 @@ warnings.simplefilter("ignore")
 path = os.environ["TORCHELASTIC_ERROR_FILE"] = "disk/error.json"
 
 open(path, "x").close()
-assert recorded_ns(path) is None, "an empty file of anybody's is a record"
+assert recorded_ns(path, None) is None, "an empty file of anybody's is a record"
 assert "the file is empty" in ProcessFailure(0, 1, 1, path).message
 os.unlink(path)
 
@@ -142,7 +142,7 @@ handler.record_exception(ValueError("no room"))
 assert sorted(os.listdir("disk")) == ["error.json", "fill"], os.listdir("disk")
 assert stat.filemode(os.stat(path).st_mode) == "-rw------T"
 assert os.stat(path).st_mtime_ns == handler._moment_ns
-assert recorded_ns(path) is not None
+assert recorded_ns(path, None) is not None
 failure = ProcessFailure(0, 1, 1, path)
 assert failure.message.endswith("the limit of file sizes (RLIMIT_FSIZE); exit code 1")
 assert failure.timestamp_ns == handler._moment_ns

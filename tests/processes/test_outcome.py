@@ -12,6 +12,7 @@ import pytest
 
 from supervise import (
     ChildFailedError,
+    Close,
     DefaultLogsSpecs,
     ProcessFailure,
     Start,
@@ -153,27 +154,36 @@ def test_o4_a_failure_of_children_without_a_record_is_recorded_itself(tmp_path, 
 WITH_US = {rank: {"HOST_PATH": str(Path(__file__).parents[2])} for rank in range(3)}
 """For programs that import supervise."""
 
-RECORD_THEN_LINGER = f"""
+RECORD_THEN_LINGER = """
 sys.path.insert(0, os.environ["HOST_PATH"])
+import threading
 from supervise.recording import record
 signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
 
-@record
-def main():
-    raise ValueError("the first")
-
-try:
-    main()
-except ValueError:
+def linger():
+    while not os.path.exists(os.environ["TORCHELASTIC_ERROR_FILE"]):
+        threading.Event().wait(0.01)
     say("recorded")
-    {WAIT}
+    {then}
+
+def main():
+    raise {error}
+
+threading.Thread(target=linger).start()
+{main}()
 """
+"""A rank whose exception is recorded and leaves its function, and whose thread keeps its process alive."""
+
+
+def lingering(kind, *, error='ValueError("the first")', then=WAIT):
+    main = "record(main)" if kind == "binary" else "main"  # supervise records what leaves a function
+    return RECORD_THEN_LINGER.format(error=error, then=then, main=main)
 
 
 @each_kind
 def test_o4_the_first_exception_is_the_cause_though_its_rank_dies_later(tmp_path, kind):
     """Rank 1 raises and takes its time to exit; rank 2 dies of the broken connection meanwhile."""
-    sources = [BLOCK, RECORD_THEN_LINGER, "wait_for_word(); os._exit(9)"]
+    sources = [BLOCK, lingering(kind), "wait_for_word(); os._exit(9)"]
     with faulty(tmp_path, kind, sources, envs=WITH_US) as gang:
         assert gang.hear() == ["recorded"]
         gang.tell(2)
@@ -186,9 +196,6 @@ def test_o4_the_first_exception_is_the_cause_though_its_rank_dies_later(tmp_path
 
 
 SLOW_TO_TELL = """
-sys.path.insert(0, os.environ["HOST_PATH"])
-from supervise.recording import record
-
 class SlowError(Exception):
     def __str__(self):
         if SLOW and not told:
@@ -198,24 +205,14 @@ class SlowError(Exception):
         return "mine"
 
 told = []
-
-@record
-def main():
-    raise SlowError
-
-try:
-    main()
-except SlowError:
-    say("recorded")
-    wait_for_word()
-    os._exit(1)
 """
 
 
 @each_kind
 def test_o4_the_moment_of_an_exception_counts_and_not_when_its_record_was_written(tmp_path, kind):
     """Rank 1 raises first, and what it raises takes its time to be printed; rank 0 raises and is recorded meanwhile."""
-    sources = ["wait_for_word()\nSLOW = False" + SLOW_TO_TELL, "SLOW = True" + SLOW_TO_TELL]
+    slow = SLOW_TO_TELL + lingering(kind, error="SlowError", then="wait_for_word(); os._exit(1)")
+    sources = [f"wait_for_word()\nSLOW = False{slow}", f"SLOW = True{slow}"]
     envs = {rank: WITH_US[rank] for rank in range(2)}
     with faulty(tmp_path, kind, sources, envs=envs) as gang:
         assert gang.hear() == ["raised"]
@@ -227,6 +224,82 @@ def test_o4_the_moment_of_an_exception_counts_and_not_when_its_record_was_writte
         result = gang.wait()
     assert result.root_cause == 1
     assert list(result.failures) == [1, 0]
+
+
+HANDLED = """
+sys.path.insert(0, os.environ["HOST_PATH"])
+from supervise.recording import record
+
+@record
+def attempt():
+    raise ValueError("handled")
+
+try:
+    attempt()
+except ValueError:
+    say("handled")
+"""
+BY_A_CHILD = """
+import subprocess
+source = "import supervise\\n@supervise.record\\ndef main(): raise ValueError('handled')\\nmain()"
+env = os.environ | {"PYTHONPATH": os.environ["HOST_PATH"]}
+assert subprocess.run([sys.executable, "-c", source], env=env, stderr=-3).returncode
+say("handled")
+"""
+
+
+@pytest.mark.parametrize("source", [HANDLED, BY_A_CHILD], ids=["itself", "a child"])
+@pytest.mark.parametrize("end", ["a failure", "a close"])
+@each_function
+def test_o12_an_exception_that_a_function_has_handled_is_no_cause(tmp_path, kind, end, source):
+    """Although it has a record: its rank runs on, and is well."""
+    sources = [source + BLOCK, "wait_for_word(); raise RuntimeError('the cause')"]
+    with faulty(tmp_path, kind, sources, envs={rank: WITH_US[rank] for rank in range(2)}) as gang:
+        assert gang.hear() == ["handled"]
+        if end == "a close":
+            result = gang.ask(Close())
+            assert (result.outcome, result.root_cause) == ("stopped", None)
+            return
+        gang.tell(1)
+        result = gang.wait()
+    assert (result.root_cause, list(result.failures), result.ends[0].role) == (1, [1], "bystander")
+
+
+NO_RECORD = {
+    "no descriptors": "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
+    "another user": "os.setgid(65534); os.setuid(65534)",
+    "another root folder": "os.chroot('/proc/self/fdinfo')",
+    "another path": "os.environ['TORCHELASTIC_ERROR_FILE'] = '/nowhere/error.json'",
+}
+
+
+@pytest.mark.parametrize("how", NO_RECORD)
+@each_function
+def test_o4_a_function_that_cannot_write_its_record_tells_the_host(tmp_path, kind, how):
+    """By its result channel: what it raised, and that it was the first, although its process ends last."""
+    if how in ("another user", "another root folder") and os.geteuid():
+        pytest.skip("needs root")
+    linger = "import threading; threading.Thread(target=threading.Event().wait).start(); say('raises')"
+    sources = [f"{linger}; {NO_RECORD[how]}; raise ValueError('the first')", "wait_for_word(); os._exit(9)"]
+    with faulty(tmp_path, kind, sources) as gang:
+        assert gang.hear() == ["raises"]
+        gang.tell(1)
+        result = gang.wait()
+    assert result.root_cause == 0
+    assert "ValueError: the first" in result.failures[0].message["message"]
+
+
+@each_function
+def test_o4_an_exit_code_counts_from_the_call_of_sys_exit(tmp_path, kind):
+    """A thread keeps the process alive until the stop ends it, so that its exit code does not say it."""
+    linger = "import threading; threading.Thread(target=threading.Event().wait).start(); say('exits')"
+    sources = [f"{linger}; sys.exit(7)", "wait_for_word(); os._exit(9)"]
+    with faulty(tmp_path, kind, sources) as gang:
+        assert gang.hear() == ["exits"]
+        gang.tell(1)
+        result = gang.wait()
+    assert result.root_cause == 0
+    assert "SystemExit: 7" in result.failures[0].message["message"]
 
 
 ASYNCHRONOUS = """
@@ -298,8 +371,7 @@ def test_o5_three_deaths_at_one_barrier_are_ordered_by_nanoseconds(tmp_path, kin
 def test_o5_exceptions_count_from_when_they_were_recorded(tmp_path, kind):
     """The ranks raise in one order and die in another: the order of the exceptions decides."""
     barrier = Barrier([0, 1, 2])
-    source = RECORD_THEN_LINGER.replace("main()\nexcept", "wait_for_word(); main()\nexcept")
-    source = source.replace(WAIT, "wait_for_word(); os._exit(1)")
+    source = "wait_for_word()" + lingering(kind, then="wait_for_word(); os._exit(1)")
     with faulty(tmp_path, kind, [source] * 3, event_sink=barrier, envs=WITH_US) as gang:
         barrier.gang = gang
         for rank in (2, 0, 1):

@@ -7,9 +7,10 @@ import atexit
 import os
 import sys
 import threading
+import time
 
 from supervise._process.launch import return_value
-from supervise.recording import ErrorHandler, record, text_of, traceback_of
+from supervise.recording import ErrorHandler, first_record_of, record, text_of, traceback_of
 
 TYPE_CHECKING = False  # without an import of typing, as in `bootstrap`
 if TYPE_CHECKING:
@@ -43,15 +44,12 @@ def told(settings: Settings, error: BaseException) -> bool:
     of the import say nothing about it.
     """
     from supervise.errors import is_unguarded
-    from supervise.recording import get_error_handler
 
     alone = is_unguarded(text_of(error)) and isinstance(error, RuntimeError)
     error = error.with_traceback(None) if alone else error
     if settings.plain is None:
-        get_error_handler().record_exception(error)
+        _RankErrorHandler(settings).record_exception(error)
         return alone
-    import time
-
     return alone and _sent(settings, (time.monotonic_ns(), traceback_of(error)))
 
 
@@ -78,7 +76,7 @@ def _call(settings: Settings) -> None:
     """Call the user's function; record its exception or send its value."""
     fn, args = settings.call
     rank_pid = os.getpid()
-    handler = _RankErrorHandler(rank_pid)
+    handler = _RankErrorHandler(settings)
     try:
         try:
             value = record(fn, handler)(*args)
@@ -91,8 +89,7 @@ def _call(settings: Settings) -> None:
             _wait_for_release(settings.hold)
             _watch_exit(settings)
     except SystemExit as leaving:
-        if os.getpid() == rank_pid and _tells_more(leaving.code):
-            handler.record_exception(_explained(leaving) if isinstance(leaving.code, int) else leaving)
+        handler.record_exit(leaving)
         raise
     except KeyboardInterrupt as error:
         handler.record_exception(error)
@@ -103,11 +100,6 @@ def _call(settings: Settings) -> None:
         if not handler.has_recorded:
             sys.excepthook(type(error), error, error.__traceback__)
         raise SystemExit(1) from None
-
-
-def _tells_more(code: object) -> bool:
-    """Return whether the argument of `sys.exit` says more than the exit code: it is a text, or is truncated to 0."""
-    return code is not None and (not isinstance(code, int) or _is_truncated(code))
 
 
 def exit_code(code: int) -> int:
@@ -159,11 +151,53 @@ class _RankErrorHandler(ErrorHandler):
     """Error handler for the rank's own process. It works also if the function has cleared the environment.
 
     An exception in a process that the function has forked is not recorded, because it is not a failure of the rank.
+    The host learns by the result channel that the exception has left the function: at once, because the text of the
+    exception may take long, and again if the error file cannot be written.
     """
 
-    def __init__(self, rank_pid: int) -> None:
-        self._rank_pid = rank_pid
+    _told_ns: int | None = None
+
+    def __init__(self, settings: Settings) -> None:
+        self._rank_pid = os.getpid()
         self._path = super()._get_error_file_path()
+        self._settings = settings
+
+    def tell(self, e: BaseException | None, *, exits: bool = False) -> None:
+        """Tell the host that an exception has left the function. The first call counts."""
+        if self._told_ns is None and os.getpid() == self._rank_pid:
+            self._told_ns = time.monotonic_ns()
+            self._send("" if e is None else first_record_of(e, time.time_ns()), exits=exits)
+
+    def _send(self, text: str, *, exits: bool = False) -> bool:
+        channel, address = self._settings.channel, self._settings.address
+        return return_value.tell_raised(channel, address, self._told_ns or 0, text, exits=exits)
+
+    def record_exit(self, leaving: SystemExit) -> None:
+        """Record a call of `sys.exit` whose argument says more than the exit code; tell the host of another failure.
+
+        The argument says more if it is a text, or is truncated to 0.
+        """
+        if not isinstance(leaving.code, int):
+            if leaving.code is not None:
+                self.record_exception(leaving)
+        elif _is_truncated(leaving.code):
+            self.record_exception(_explained(leaving))
+        elif leaving.code:
+            self.tell(leaving, exits=True)
+
+    def record_exception(self, e: BaseException) -> None:
+        self.tell(e)
+        super().record_exception(e)
+
+    def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
+        self.tell(None)
+        super().dump_error_file(rootcause_error_file, error_code)
+
+    def _could_not_write(self, error: Exception, text: str) -> None:
+        if self._send(text):
+            self._written = True
+        else:
+            super()._could_not_write(error, text)
 
     def _get_error_file_path(self) -> str | None:
         return (super()._get_error_file_path() or self._path) if os.getpid() == self._rank_pid else None
@@ -180,8 +214,6 @@ def _call_plainly(settings: Settings) -> None:
     Do the same for an exit whose code would be truncated to 0, that of a success. Of another exit that is not a
     success, send the time and the code: the process may take long to end, or be stopped before.
     """
-    import time
-
     fn, args = settings.call
     rank_pid = os.getpid()
     try:

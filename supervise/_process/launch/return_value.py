@@ -10,6 +10,9 @@ Large buffers that pickle passes out of band (protocol 5: NumPy's arrays, tensor
 on a page of its own. The host maps the buffers privately, so the kernel copies a page only at the first write to it.
 Layout: header, pickle, buffers, table of the buffers; then perhaps a note.
 
+If an exception leaves the function, the worker writes the time of the exception and a record of it instead. So the host
+knows such an exception from one that the function has handled, or that a child of the worker has recorded.
+
 Unpickling runs code, so only trusted processes may write to the file. The file has no path. Three kinds of processes
 can write to it: the worker, a process to which the worker passes the descriptor, and a process that may trace the host
 or the worker (``/proc/<pid>/fd``). A process that may trace belongs to the same user or to root, and could run code in
@@ -35,16 +38,16 @@ if TYPE_CHECKING:
 
     from supervise._process.launch.hold import Hold
 
-    Kind = Literal["value", "None", "closed", "absent"]
+    Kind = Literal["value", "None", "closed", "raised", "exits", "absent"]
     Address = tuple[int, int, int, int]
     """Device and inode of the file; pid and descriptor of the host, by which the worker can open the file again."""
 
-_HEADER = struct.Struct("<8scQQ")  # magic, kind, number of buffers, end of the content
+_HEADER = struct.Struct("<8scQQ")  # magic, kind, number of buffers (or time of the exception), end of the content
 _PLACE = struct.Struct("<QQ")  # start of a buffer, its size in bytes
 _MAGIC = b"supervis"
 _NOTE_BYTES = 8192
-_VALUE, _NONE, _CLOSED = b"v", b"n", b"c"
-_KINDS: dict[bytes, Kind] = {_VALUE: "value", _NONE: "None", _CLOSED: "closed"}
+_VALUE, _NONE, _CLOSED, _RAISED, _EXITS = b"v", b"n", b"c", b"r", b"x"
+_KINDS: dict[bytes, Kind] = {_VALUE: "value", _NONE: "None", _CLOSED: "closed", _RAISED: "raised", _EXITS: "exits"}
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 CHANNEL_CLOSED = "result channel closed by the worker"
@@ -73,9 +76,10 @@ class OutcomeFile:
         self.address: Address = stat.st_dev, stat.st_ino, os.getpid(), self.fd
 
     def kind(self) -> Kind:
-        """Return the kind of content: a complete value, the value None, a complaint of the worker, or nothing.
+        """Return the kind of content: a complete value, the value None, a complaint, an exception, or nothing.
 
-        Call it after the worker has exited.
+        The exception ``exits`` is that of `sys.exit` with an exit code other than 0. Call it after the worker has
+        exited.
         """
         header = os.pread(self.fd, _HEADER.size, 0)
         if len(header) < _HEADER.size:
@@ -89,6 +93,13 @@ class OutcomeFile:
     def has_value(self) -> bool:
         """Whether the function has returned, and its value is complete."""
         return self.fd >= 0 and self.kind() in ("value", "None")
+
+    def raised(self) -> tuple[int, bytes] | None:
+        """Return when an exception has left the function, in monotonic ns, and a record of it; None if none has."""
+        if self.fd < 0 or self.kind() not in ("raised", "exits"):
+            return None
+        _, _, at_ns, end = _HEADER.unpack(os.pread(self.fd, _HEADER.size, 0))
+        return at_ns, os.pread(self.fd, end - _HEADER.size, _HEADER.size)
 
     def note(self) -> str:
         """Return what the worker does after its function has returned; "" if it has not told. See `add_note`."""
@@ -175,6 +186,31 @@ def send(fd: int, address: Address, value: object) -> None:
     except OSError as error:
         raise explained(error) from None
     os.pwrite(fd, _HEADER.pack(_MAGIC, _VALUE, len(apart), end), 0)
+
+
+def tell_raised(fd: int, address: Address, at_ns: int, record: str, *, exits: bool = False) -> bool:
+    """Write that an exception has left the function; return whether that succeeded. The worker calls this.
+
+    Args:
+        fd: The descriptor of the channel.
+        address: The address of the channel.
+        at_ns: Time of the exception, in monotonic ns.
+        record: A record of the exception, in the format of error files.
+        exits: Whether the exception is that of `sys.exit`, with an exit code other than 0.
+    """
+    content = record.encode(errors="backslashreplace")
+    end = _HEADER.size + len(content)
+    try:
+        channel = fd if _is_ours(fd, address) else _opened(address)
+        try:
+            os.pwrite(channel, content, _HEADER.size)
+            os.pwrite(channel, _HEADER.pack(_MAGIC, _EXITS if exits else _RAISED, at_ns, end), 0)
+        finally:
+            if channel != fd:
+                os.close(channel)
+    except OSError:
+        return False
+    return True
 
 
 def _write(fd: int, value: object, apart: list[pickle.PickleBuffer]) -> int:
@@ -311,17 +347,29 @@ def _is_ours(fd: int, address: Address) -> bool:
 
 
 def _complain(address: Address) -> None:
-    """Record in the file that the channel was closed. The worker opens the file by the host's descriptor."""
-    _, _, host_pid, host_fd = address
+    """Record in the file that the channel was closed."""
     try:
-        fd = os.open(f"/proc/{host_pid}/fd/{host_fd}", os.O_RDWR | os.O_CLOEXEC)
+        fd = _opened(address)
     except OSError:  # no /proc, or no permission: the exit code and the error file remain
         return
     try:
-        if _is_ours(fd, address):
-            os.pwrite(fd, _HEADER.pack(_MAGIC, _CLOSED, 0, 0), 0)
+        os.pwrite(fd, _HEADER.pack(_MAGIC, _CLOSED, 0, 0), 0)
     finally:
         os.close(fd)
+
+
+def _opened(address: Address) -> int:
+    """Open the file by the host's descriptor, because user code has closed that of the worker.
+
+    Raises:
+        OSError: There is no ``/proc``, no permission, or no such file.
+    """
+    _, _, host_pid, host_fd = address
+    fd = os.open(f"/proc/{host_pid}/fd/{host_fd}", os.O_RDWR | os.O_CLOEXEC)
+    if not _is_ours(fd, address):
+        os.close(fd)
+        raise OSError(errno.EBADF, CHANNEL_CLOSED)
+    return fd
 
 
 def complaint(code: int, kind: str) -> str | None:
@@ -333,6 +381,6 @@ def complaint(code: int, kind: str) -> str | None:
     """
     if kind == "closed":
         return CHANNEL_CLOSED
-    if code == 0 and kind == "absent":
+    if code == 0 and kind in ("absent", "raised", "exits"):
         return "exited with code 0 without a return value (os._exit, or a crash in a C library)"
     return None
