@@ -451,7 +451,7 @@ class EventEmitter:
                 }
                 return [self._rank("supervise.process.started", "info", fact.local_rank, **fields)]
             case steps.RankExited():
-                end, level = fact.end, self._failed_level if fact.failed and fact.by_itself else "info"
+                end = fact.end
                 fields = {
                     "pid": end.pid,
                     **_exit_fields(end.exitcode),
@@ -465,7 +465,14 @@ class EventEmitter:
                     "step": end.step,
                     "status": end.status,
                 }
-                return [self._rank("supervise.process.exited", level, end.local_rank, **fields)]
+                return [
+                    self._rank(
+                        "supervise.process.exited",
+                        self._failed_level if fact.failed and fact.by_itself else "info",
+                        end.local_rank,
+                        **fields,
+                    )
+                ]
             case steps.RankReady():
                 return [self._rank("supervise.process.ready", "info", fact.local_rank)]
             case steps.RankFaulted():
@@ -484,7 +491,6 @@ class EventEmitter:
             case steps.StartFailed():
                 return [self._start_failed(fact.local_rank, "SpawnError", fact.why)]
             case say.WorkerRestarting():
-                level = "info" if fact.end.role in ("terminated", "bystander", "finished") else "warning"
                 fields = {
                     "attempt": fact.attempt,
                     "restarts": fact.restarts,
@@ -492,7 +498,14 @@ class EventEmitter:
                     "end_role": fact.end.role,
                     **_exit_fields(fact.end.exitcode),
                 }
-                return [self._rank("supervise.process.restarting", level, fact.local_rank, **fields)]
+                return [
+                    self._rank(
+                        "supervise.process.restarting",
+                        "info" if fact.end.role in ("terminated", "bystander", "finished") else "warning",
+                        fact.local_rank,
+                        **fields,
+                    )
+                ]
             case steps.LifeReplaced():
                 return []
             case steps.WorkerFailedToStart():

@@ -120,11 +120,11 @@ class Sweep:
         try:
             found, in_motion = self._contained.find(self._skip, killing=self._killing, ranks=self._ranks)
         except OSError as error:  # such as EMFILE: it is not known whether a process has ended
-            self._loop.post(self._seen, None, False, False)
             log.debug("looking for escaped processes failed and is repeated: %s", error)
+            self._loop.post(self._seen, None, False, False)
         except Exception:
-            self._loop.post(self._seen, [], True, False)
             log.exception("looking for escaped processes failed")
+            self._loop.post(self._seen, [], True, False)
         else:
             self._loop.post(self._seen, found, False, in_motion)
 

@@ -351,20 +351,16 @@ def readers(
     trimming: Trimming | None = None,
 ) -> list[LogReader]:
     """Return a reader of each file to show; see `Tail` for the arguments. Call this before the ranks are launched."""
-    found = [
+    return [
         LogReader(
             source.path,
             lines_to(sink, source.prefix, line_filter, screen, prompts=source.prompts),
             source.local_rank,
+            follows_writer=follow_writers,
+            trimmer=None if trimming is None else trimming.of(source.path),
         )
         for source in sources
     ]
-    for feed in found:
-        if follow_writers:
-            feed.follow_writer()
-        if trimming is not None:
-            feed.be_trimmed_by(trimming.of(feed.path))
-    return found
 
 
 class TailFiles:

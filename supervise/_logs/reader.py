@@ -33,8 +33,25 @@ _COMPARED_BYTES = 1024
 class LogReader:
     """A reader of one file for one destination. It continues to read after the file was unlinked or renamed."""
 
-    def __init__(self, path: str, lines: LineStream, local_rank: int = 0) -> None:
-        """Prepare. `open` opens the file, which this rank writes."""
+    def __init__(
+        self,
+        path: str,
+        lines: LineStream,
+        local_rank: int = 0,
+        *,
+        follows_writer: bool = False,
+        trimmer: LogTrimmer | None = None,
+    ) -> None:
+        """Prepare. `open` opens the file.
+
+        Args:
+            path: The file.
+            lines: The lines of the file.
+            local_rank: The rank that writes the file.
+            follows_writer: Whether to keep a duplicate of the rank's descriptor, whose position is that of the rank's
+                last write.
+            trimmer: The bound of the file, which from now on removes only parts that are shown; None if it has none.
+        """
         self.path = path
         self.lines = lines
         self.local_rank = local_rank
@@ -50,7 +67,7 @@ class LogReader:
         """Whether the file was overwritten at an earlier time."""
         self.hole_bytes = 0
         """Number of bytes of holes that were skipped."""
-        self.trimmer: LogTrimmer | None = None
+        self.trimmer = trimmer
         """Removes the oldest part of the file once that part is shown. None: the file keeps all its bytes."""
         self._head = b""  # the first bytes of the file, as read
         self._before = b""  # the bytes before the offset, as read
@@ -62,6 +79,10 @@ class LogReader:
         self._last_end = 0  # the last position of the duplicate, which `writer_ended` has closed
         self._known_end = 0  # the writer's position when it was last beyond the end of the file
         self._watch: Watch | None = None
+        if follows_writer:
+            tell_of_open(path, self._take_writer)
+        if trimmer is not None:
+            trimmer.add(self)
 
     def open(self, changed: Callable[[], None]) -> None:
         """Open the file and watch it. The watching thread calls `changed` when the file grows or shrinks.
@@ -85,10 +106,6 @@ class LogReader:
         """
         with contextlib.suppress(OSError):
             self._expected = os.stat(self.path)
-
-    def follow_writer(self) -> None:
-        """Keep a duplicate of the rank's descriptor, whose position is that of the rank's last write."""
-        tell_of_open(self.path, self._take_writer)
 
     def _take_writer(self, fd: int) -> None:
         """Store the duplicate of the descriptor. The loop calls this."""
@@ -235,12 +252,6 @@ class LogReader:
         """Return the watch, which the caller then ends; empty if the watch has already ended."""
         watching, self._watch = self._watch, None
         return [] if watching is None else [watching]
-
-    def be_trimmed_by(self, trimmer: LogTrimmer | None) -> None:
-        """Register at `trimmer`. From then on, `trimmer` removes only parts of the file that are shown."""
-        self.trimmer = trimmer
-        if trimmer is not None:
-            trimmer.add(self)
 
     def let_go_of_trimmer(self) -> None:
         """Unregister at the trimmer when this reader is finished. Idempotent."""

@@ -101,8 +101,8 @@ def test_the_start_of_a_trimmed_log_is_not_compared(tmp_path: Path):
     """A reader does not take the hole for a log that was written over; it notices a truncation still."""
     log = tmp_path / "log"
     grow(log, 2 * BOUND)
-    reader = LogReader(str(log), LineStream(b"", console=False))
-    reader.be_trimmed_by(LogTrimmer(str(log), BOUND, lambda *_: None))
+    trimmer = LogTrimmer(str(log), BOUND, lambda *_: None)
+    reader = LogReader(str(log), LineStream(b"", console=False), trimmer=trimmer)
     reader.open(lambda: None)
     while reader.read():
         reader.shown_bytes = reader.offset

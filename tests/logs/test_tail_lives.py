@@ -228,9 +228,8 @@ def test_a_truncation_of_unread_lines_is_told_after_the_end_of_a_life_too(bench,
     """The position of the rank's descriptor outlives the descriptor's copy."""
     path = tmp_path / "0.log"
     path.touch()
-    reader = LogReader(str(path), LineStream(b"", console=True))
+    reader = LogReader(str(path), LineStream(b"", console=True), follows_writer=True)
     reader.open(lambda: None)
-    reader.follow_writer()
     before = open_files(tmp_path)
     fd = open_to_append(str(path))
     try:
@@ -250,9 +249,7 @@ def test_a_truncation_of_unread_lines_is_told_after_the_end_of_a_life_too(bench,
 
 def test_the_last_reader_of_a_path_gets_the_copy(tmp_path):
     path = str(tmp_path / "0.log")
-    past, present = (LogReader(path, LineStream(b"", console=True)) for _ in range(2))
-    for reader in (past, present):
-        reader.follow_writer()
+    past, present = (LogReader(path, LineStream(b"", console=True), follows_writer=True) for _ in range(2))
     past.writer_ended()
     fd = open_to_append(path)
     try:

@@ -21,7 +21,6 @@ from tests.processes.hosts import NO_FILES, Host, watched
 from tests.processes.stubborn import OBEDIENT
 
 DIES = """
-from supervise._process.launch import program as launch
 from supervise._process import lifeline
 
 def die(*started):
@@ -32,7 +31,7 @@ def die(*started):
 args = {{0: ("-c", "touch {ran}; exec sleep 1000")}}
 Supervisor.start(name="host", entrypoint="sh", args=args, gate={gate}).ask(Start())
 """
-WINDOW = "launch._arm"
+WINDOW = "lifeline.arm"
 """What arms the lifeline, where glibc's `posix_spawn` does not."""
 
 

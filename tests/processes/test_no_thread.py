@@ -150,15 +150,15 @@ said(context.close)
         assert running.exit_code() == 0
 
 
-def test_k9_a_fork_server_that_cannot_be_started_is_named(tmp_path, monkeypatch):
-    """It is started in a thread of its own where SIGCHLD is blocked."""
+def test_k9_a_fork_server_is_started_without_a_thread(tmp_path, monkeypatch):
+    """Also where SIGCHLD is blocked. The thread that is missing then is that of the supervisor."""
     program = """
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
 no_more_threads()
 said(lambda: started("forkserver", "", logs_specs=NONE))
 """
     with host(tmp_path, monkeypatch, "forkserver", program) as (running, _, _):
-        assert running.hear().startswith(NAMED + "the start of the fork server")
+        assert running.hear().startswith(NAMED + "the supervisor")
         assert running.exit_code() == 0
 
 

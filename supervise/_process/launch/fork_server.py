@@ -21,9 +21,6 @@ from supervise._runtime.wakeup import OwnedFd, WakeFd
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_SERVER_S = 60.0
-"""Limit on the start of a fork server, which takes a fraction of a second."""
-
 _PRELOAD = ("supervise._process.launch.bootstrap", "supervise._process.launch.multiprocessing", "pkgutil")
 """Modules that every worker imports. `runpy` needs the last one to run the main module."""
 DIED = (
@@ -33,29 +30,16 @@ DIED = (
 
 
 def ensure_server() -> None:
-    """Start multiprocessing's fork server, unless it runs, in a thread that does not block SIGCHLD.
+    """Start multiprocessing's fork server, unless it runs, while this thread does not block SIGCHLD.
 
-    The server inherits the signal mask of the thread, and needs SIGCHLD to report exits.
+    The server inherits the signal mask of this thread, and needs SIGCHLD to report exits.
     """
-    problems: list[BaseException] = []
-
-    def begin() -> None:
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        try:
-            _run_server()
-        except BaseException as error:
-            problems.append(error)
-
-    if signal.SIGCHLD not in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
         _run_server()
-        return
-    thread = threading.Thread(target=begin, name="supervise-forkserver", daemon=True)
-    platform.start_thread(thread, "the start of the fork server")
-    thread.join(_SERVER_S)
-    if thread.is_alive():
-        raise TimeoutError(f"the fork server did not start within {_SERVER_S:.0f} s")
-    if problems:
-        raise problems[0]
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _run_server() -> None:
