@@ -167,13 +167,13 @@ def _exit_codes(setting: Setting, value: object) -> object:
     raise SpecError(f"{setting.name} is {shown(value)}; give a set of exit codes: 0 to 255, or -N for signal N")
 
 
-def _texts(setting: Setting, value: object) -> object:
+def _texts(setting: Setting, value: object) -> tuple[str, ...]:
     """Check a list of texts. A bare string is refused, although its items are strings."""
     is_list = isinstance(value, Collection) and not isinstance(value, (str, bytes))
     if not is_list or not all(isinstance(each, str) for each in value):  # type: ignore[attr-defined]
         such = list(map(text_of, value)) if is_list else [text_of(value)]  # type: ignore[call-overload]
         raise SpecError(f"{setting.name} is {shown(value)}; give a list of texts, such as {shown(such)}")
-    return value
+    return tuple(value)  # type: ignore[arg-type]
 
 
 def address_of(text: str) -> tuple[str, int] | str:
@@ -199,7 +199,7 @@ def address_of(text: str) -> tuple[str, int] | str:
 
 def _addresses(setting: Setting, value: object) -> object:
     """Check a list of addresses to listen on."""
-    listed: Any = _texts(setting, value)
+    listed = _texts(setting, value)
     try:
         for text in listed:
             address_of(text)
@@ -207,7 +207,7 @@ def _addresses(setting: Setting, value: object) -> object:
         raise SpecError(f"{setting.name}: {error}") from None
     if len(listed) > MOST_ADDRESSES:
         raise SpecError(f"{setting.name} has {len(listed)} addresses; give at most {MOST_ADDRESSES}")
-    return tuple(listed)
+    return listed
 
 
 def _prefixes(setting: Setting, value: object) -> object:
@@ -230,10 +230,6 @@ def _folder(setting: Setting, value: object) -> object:
     if "\0" in path or not os.path.isdir(path):
         raise SpecError(f"{setting.name} is {path!r}, where there is no folder; make it first, or give another one")
     return path
-
-
-def _names(setting: Setting, value: object) -> object:
-    return tuple(_texts(setting, value))  # type: ignore[arg-type]
 
 
 def _signal(setting: Setting, value: object) -> object:
@@ -324,7 +320,7 @@ TEXTS = Kind("list of str", _texts)
 ADDRESSES = Kind("list of str", _addresses)
 FOLDER = Kind("path", _folder)
 SIGNAL = Kind("Signals", _signal)
-NAMES = Kind("list of str", _names)
+NAMES = Kind("list of str", _texts)
 """Names of roles."""
 READINESS = Kind("str or list of str", _readiness)
 PROBE = Kind("str", _probe)
