@@ -369,6 +369,16 @@ def test_a_run_of_a_role_has_the_roles_that_it_needs(supervise: Command):
     assert "1. lone, db; 2. app\n" in done.stdout, done
 
 
+def test_a_role_waits_for_what_a_role_that_is_switched_off_needs(supervise: Command):
+    """Over several of them, whether the file or the command line switches them off."""
+    roles = ["[roles.web]", "needs = ['migrate']", "[roles.migrate]", "needs = ['seed']", "[roles.seed]", "count = 0"]
+    roles += ["needs = ['db']", "[roles.db]"]
+    text = "\n".join(f"{line}\ncommand = 'true'" if line.startswith("[") else line for line in roles)
+    (supervise.tmp_path / "gang.toml").write_text(text)
+    for words, order in (((), "1. db; 2. migrate; 3. web\n"), (("migrate=0",), "1. db; 2. web\n")):
+        assert order in supervise.supervise("run", "--dry-run", "--file", "gang.toml", *words).stdout
+
+
 def test_the_order_of_the_other_roles_does_not_change(supervise: Command):
     """Without the only role that has needs, the others do not begin to wait for those before them."""
     roles = ["[roles.a]", "[roles.b]", "[roles.c]", "needs = ['a']"]

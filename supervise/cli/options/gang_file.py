@@ -15,7 +15,7 @@ from supervise.cli.options import suggestions, values
 from supervise.cli.options.parts import COMMAND, Part, lacks, of_each_role, role_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 
 # Files of environment variables, as docker compose reads them: ``NAME=VALUE``, where a quoted value may have lines;
@@ -328,7 +328,9 @@ class GangFile:
         usual = None if all(part.settings.get("needs") is None for part in parts.values()) else ()
         for part in kept:
             if (needs := part.settings.get("needs", usual)) is not None:
-                part.settings["needs"] = tuple(each for each in needs if each not in parts or parts[each].count)
+                part.settings["needs"] = tuple(
+                    each for each in _present(parts, needs) if each not in parts or each in wanted
+                )
         return tuple(kept)
 
     def _wanted(self, parts: Mapping[str, Part], word: str) -> str:
@@ -460,3 +462,12 @@ class GangFile:
             return parse(text)
         except argparse.ArgumentTypeError as error:
             raise self._error(f"{what}: {error}") from None
+
+
+def _present(parts: Mapping[str, Part], needs: Iterable[str]) -> tuple[str, ...]:
+    """Return needed roles; in place of one that is switched off, the roles that it needs itself."""
+    found = list(needs)
+    for name in found:  # the list grows
+        if name in parts and not parts[name].count:
+            found += [each for each in parts[name].settings.get("needs") or () if each not in found]
+    return tuple([name for name in found if name not in parts or parts[name].count])
