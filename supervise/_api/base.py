@@ -18,25 +18,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
+    from supervise._api.tail_log import TailLog
     from supervise.destinations import LogsDest
     from supervise.messages import GangStatus
     from supervise.result import RunProcsResult
 
 
 class LogOfGang:
-    """A log in ``PContext._tail_logs``, without effect: a gang of supervise shows its logs itself."""
+    """Stand-in for a `TailLog` in ``PContext._tail_logs`` of a gang of supervise, which shows its logs itself."""
 
     _stopped = False
 
-    def start(self) -> Any:
-        """Begin to show the log."""
+    def start(self) -> None:
+        """Do nothing."""
 
     def stop(self) -> None:
-        """Show the rest. Idempotent."""
+        """Note that the gang was closed."""
         self._stopped = True
 
     def stopped(self) -> bool:
-        """Whether `stop` was called."""
+        """Return whether the gang was closed."""
         return self._stopped
 
 
@@ -68,7 +69,7 @@ class PContext(abc.ABC):
     """The file of the shown stdout lines that pass the filters, open until the end; None without filters."""
     filtered_stderr: TextIO | None = None
     """The same for stderr."""
-    _tail_logs: Sequence[LogOfGang] = ()
+    _tail_logs: Sequence[LogOfGang | TailLog] = ()
     _handlers_held: weakref.finalize[Any, Any] | None = None
 
     def __init__(  # noqa: PLR0917 - PyTorch's order

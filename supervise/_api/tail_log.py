@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import pykka
 
-from supervise._api.base import LogOfGang
 from supervise._core.steps import TailEnded
 from supervise._gang.attempt import Source
 from supervise._gang.tail import Drain, Tail
@@ -98,7 +97,7 @@ class _NoPool:
     _shutdown = False
 
 
-class TailLog(LogOfGang):
+class TailLog:
     """Shows the contents of files as they are written, from `start` until `stop`.
 
     The files may be created later, or never. Each line has the prefix ``[<name><rank>]:`` or that of its rank; lines
@@ -131,6 +130,7 @@ class TailLog(LogOfGang):
         self._log_line_filter = log_line_filter
         self._threadpool = _NoPool() if log_files else None
         self._follower: _Follower | None = None
+        self._stopped = False
 
     def start(self) -> TailLog:
         """Begin to show the files; return itself. Idempotent.
@@ -168,7 +168,7 @@ class TailLog(LogOfGang):
         The call always returns. If a destination blocks for seconds, it is abandoned, and a warning has the number of
         bytes that were not shown and are only in the files.
         """
-        super().stop()
+        self._stopped = True
         follower, self._follower = self._follower, None
         if self._threadpool is not None:
             self._threadpool._shutdown = True  # noqa: SLF001 - a class of supervise
@@ -181,6 +181,10 @@ class TailLog(LogOfGang):
                     ended.remaining_bytes,
                     ended.error or "the destination takes nothing more",
                 )
+
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped
 
 
 def tail_logfile(  # noqa: PLR0917 - PyTorch's order

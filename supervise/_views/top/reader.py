@@ -6,6 +6,7 @@ import os
 import stat
 import time
 from collections import deque
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -312,7 +313,11 @@ class Reader:
         now_s = time.monotonic()
         rows = {int(rank): row for rank, row in status["ranks"].items()}
         attempts = {rank: int(row["attempt"]) for rank, row in rows.items()}
-        used = self._used(status, rows) if same_pids and not self._remote else {}
+        used: dict[int, Usage] = {}
+        if same_pids and not self._remote:
+            pids = {int(rank): rows[rank]["pid"] for rank in status["running"] if isinstance(rows[rank]["pid"], int)}
+            with suppress(OSError):  # no procfs
+                used = trees(pids)
         ends = {rank: end for rank, at in attempts.items() if (end := log_end(self._directory, rank, at)) is not None}
         self.incidents.look()
         sizes = {rank: (attempts[rank], end.size_bytes) for rank, end in ends.items()}
@@ -321,13 +326,6 @@ class Reader:
         cost_s = time.thread_time() - begun_s
         self.interval_s = max(_SHORTEST_S, len(rows) * _S_PER_RANK, cost_s * _COST_PARTS)
         return found
-
-    def _used(self, status: dict[str, Any], rows: dict[int, dict[str, Any]]) -> dict[int, Usage]:
-        pids = {int(rank): rows[rank]["pid"] for rank in status["running"] if isinstance(rows[rank]["pid"], int)}
-        try:
-            return trees(pids)
-        except OSError:  # no procfs
-            return {}
 
     def _rates(self, now: _Before) -> tuple[dict[int, float], dict[int, float]]:
         kept = self._before

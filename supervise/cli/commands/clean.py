@@ -47,7 +47,11 @@ def clean(words: Sequence[str]) -> int:
     found = made.parsed(words)
     if found.runs and found.all:
         made.error("RUN and --all exclude each other; omit one of them")
-    runs = _runs(made, found.runs)
+    try:
+        named = {run.path: run for run in map(find_run, found.runs)}
+    except NoSuchRunError as error:
+        made.error(f"argument RUN: {error}")
+    runs = list(named.values()) if found.runs else recorded_runs()[1]
     before = datetime.now(UTC) - timedelta(seconds=min(found.older_than or 0.0, 1e9))
     chosen = [run for run in runs if _is_chosen(run, before, found)]
     output = _Output()
@@ -69,16 +73,6 @@ def _agrees(runs: Sequence[RecordedRun], output: _Output) -> bool:
     with suppress(EOFError):
         return input("Remove them? [y/N] ").strip().lower() in ("y", "yes")
     return False
-
-
-def _runs(made: RunParser, words: Sequence[str]) -> list[RecordedRun]:
-    """Return the runs with these names, or all runs of the default folder."""
-    if not words:
-        return recorded_runs()[1]
-    try:
-        return list({run.path: run for run in map(find_run, words)}.values())
-    except NoSuchRunError as error:
-        made.error(f"argument RUN: {error}")
 
 
 def _is_chosen(run: RecordedRun, before: datetime, found: argparse.Namespace) -> bool:

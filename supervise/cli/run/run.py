@@ -286,12 +286,8 @@ class _Run:
         if (sig := self._jobs.typed(event)) is not None and self._story.user_signal is None:
             self._story.interrupted = event["local_rank"]
             self._signal(sig, time.monotonic())
-        if self._options.halt_on_broken_pipe and has_no_reader(event):
-            self._halt()
-
-    def _halt(self) -> None:
-        """Stop the run politely, because no process reads its output. Idempotent."""
-        if not self._story.halted and self._story.user_signal is None:
+        halts = self._options.halt_on_broken_pipe and has_no_reader(event)
+        if halts and not self._story.halted and self._story.user_signal is None:
             self._story.halted = True
             self._ask(say.Close())
 
