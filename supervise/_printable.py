@@ -18,7 +18,7 @@ _SEQUENCES = (
 REWRITES = r"\r+(?!\n|\r|\Z)"
 """Carriage returns before other text, each of which ends a line."""
 STYLES = rf"{_SEQUENCES}|\r"
-"""What is no text of a line: escape sequences, and the carriage returns that `REWRITES` leaves."""
+"""What a terminal does not show of a line: escape sequences, and the carriage returns that `REWRITES` leaves."""
 _CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 _DIRECTIONS = r"[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 _SEPARATORS = r"[\u2028\u2029]"

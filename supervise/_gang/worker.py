@@ -83,7 +83,7 @@ def recorded_ns(error_file: str, outcome: OutcomeFile | None, code: int | None =
 
     Args:
         error_file: Path of the error file of the rank.
-        outcome: The result channel; None if the rank is no function.
+        outcome: The result channel of a function; None for a program.
         code: The exit code of the rank; None if it runs.
     """
     # Most ranks have no error file, and each costs only this call

@@ -77,6 +77,23 @@ def test_readings_and_the_end(supervise: Command):
         assert until.process.wait(PATIENCE_S) == 0
 
 
+def test_the_failure_that_ends_a_run_is_in_the_last_line(supervise: Command):
+    """No reading follows it. What was told before is not told again."""
+    words = ("--strategy", "one_for_one", "--max-restarts", "1", "--backoff", "0.1", "sh", "-c")
+    script = "echo up; [ $RANK = 1 ] && exec sleep 1000; [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 3"
+    found = []
+    with (
+        running(supervise, *words, f"{script}; until [ -e end ]; do sleep 0.02; done; exit 4") as _run,
+        lines_of(supervise) as until,
+    ):
+        until(lambda line: found.extend(line["incidents"]) or line["restarts"] == 1)
+        (supervise.tmp_path / "end").touch()
+        last = until(lambda line: found.extend(line["incidents"]) or line["kind"] == "end")
+    assert last["exit_code"] == 4
+    failed = [each["text"] for each in found if each["kind"] == "failed"]
+    assert [code in text for code, text in zip(("exit code 3", "exit code 4"), failed, strict=True)] == [True, True]
+
+
 def test_an_incident_is_told_once(supervise: Command):
     words = ("--strategy", "one_for_one", "--max-restarts", "1", "--backoff", "0.1", "sh", "-c", FAILS)
     with running(supervise, *words, count=3) as _run, lines_of(supervise) as until:

@@ -19,7 +19,7 @@ from supervise._views.run_state import RunState
 from supervise._views.samples import Usage, log_paths, trees
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from supervise._views.recorded_run import RecordedRun
 
@@ -89,6 +89,13 @@ class Reading(NamedTuple):
         return self.attempt + sum(max(0, rank.restarts - self.attempt) for rank in self.ranks.values())
 
 
+def incident_objects(incidents: Iterable[Incident]) -> list[dict[str, Any]]:
+    """Return incidents as JSON objects."""
+    return [
+        {"time": round(each.at_s, 3), "kind": each.kind, "rank": each.rank, "text": each.text} for each in incidents
+    ]
+
+
 def as_object(reading: Reading, incidents: Sequence[Incident]) -> dict[str, Any]:
     """Return a reading as the JSON object of a line.
 
@@ -103,9 +110,7 @@ def as_object(reading: Reading, incidents: Sequence[Incident]) -> dict[str, Any]
         "pid": reading.pid,
         "restarts": reading.restarts,
         "ranks": {rank: _rank(row) for rank, row in reading.ranks.items()},
-        "incidents": [
-            {"time": round(each.at_s, 3), "kind": each.kind, "rank": each.rank, "text": each.text} for each in incidents
-        ],
+        "incidents": incident_objects(incidents),
     }
 
 

@@ -20,7 +20,16 @@ from supervise._printable import one_line, printable
 from supervise._record import NamedTuple
 from supervise._story.wording import spans
 from supervise._views.samples import log_paths
-from supervise._views.top.reader import SCHEMA_VERSION, Reader, Reading, as_object, log_end, read_lines
+from supervise._views.top.reader import (
+    SCHEMA_VERSION,
+    Incidents,
+    Reader,
+    Reading,
+    as_object,
+    incident_objects,
+    log_end,
+    read_lines,
+)
 from supervise._views.top.view import Request, View
 from supervise.cli.commands import steering
 from supervise.cli.run.signal_inbox import SignalInbox
@@ -29,6 +38,7 @@ from supervise.cli.streams import complaint
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from supervise._views.incidents import Incident
     from supervise._views.top.screen import Canvas
 
 
@@ -102,19 +112,20 @@ def _json_lines(target: steering.Target, inbox: SignalInbox[News]) -> int:
     feed.start()
     told = 0
     trouble = ""
+    latest: Sequence[Incident] = ()
     while True:
         for news in feed.drain(None):
             match news:
                 case Reading(complete=True, incidents=incidents):
                     fresh = incidents[-(news.incident_count - told) :] if news.incident_count > told else ()
-                    told = news.incident_count
+                    told, latest = news.incident_count, incidents
                     _print(target, "reading", as_object(news, fresh))
                     trouble = ""
                 case Trouble(text=text) if text != trouble and not steering.has_ended(target):
                     trouble = text
                     print(f"supervise top: {target.name}: {text}", file=sys.stderr)
                 case Ended():
-                    _print(target, "end", _end(target, news))
+                    _print(target, "end", _end(target, news, latest))
                     return 0
                 case BaseException():
                     raise news
@@ -122,11 +133,20 @@ def _json_lines(target: steering.Target, inbox: SignalInbox[News]) -> int:
                     pass
 
 
-def _end(target: steering.Target, ended: Ended) -> dict[str, Any]:
+def _end(target: steering.Target, ended: Ended, told: Sequence[Incident]) -> dict[str, Any]:
     run = steering.ended_run(target)
+    known = {(each.at_s, each.kind, each.rank) for each in told}
+    since_s = told[-1].at_s if told else 0.0
+    found = [] if run is None else Incidents(run.path, target.titles).look()
+    fresh = [each for each in found if each.at_s >= since_s and (each.at_s, each.kind, each.rank) not in known]
     recorded = ended.result if run is None else run.result
     outcome = recorded.get("outcome") or (None if run is None else run.state)
-    return {"time": round(time.time(), 3), "outcome": outcome, "exit_code": recorded.get("exit_code")}
+    return {
+        "time": round(time.time(), 3),
+        "outcome": outcome,
+        "exit_code": recorded.get("exit_code"),
+        "incidents": incident_objects(fresh),
+    }
 
 
 def _print(target: steering.Target, kind: str, content: dict[str, Any]) -> None:
