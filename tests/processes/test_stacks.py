@@ -280,18 +280,22 @@ def test_ranks_of_a_host_that_has_enabled_stacks_itself_have_their_own(tmp_path,
     script = tmp_path / "host.py"
     script.write_text(
         textwrap.dedent(f"""
-        import threading
+        import os, threading
         from supervise import Close, Stacks, Start, Supervisor, enable_stacks
         from supervise._process.stacks import gather
 
-        def hang():
+        def hang(path):
+            os.mkdir(path)
             threading.Event().wait()
 
         if __name__ == "__main__":
             gather.find_program = lambda: None
             enable_stacks()
-            gang = Supervisor.start(name="job", entrypoint=hang, args={{0: (), 1: ()}}, start_method={method!r})
+            gang = Supervisor.start(name="job", entrypoint=hang, args={{0: ("0",), 1: ("1",)}},
+                                    start_method={method!r})
             gang.ask(Start())
+            while not (os.path.isdir("0") and os.path.isdir("1")):  # a signal during an import may crash Python
+                threading.Event().wait(0.01)
             found = {{}}
             while len(found) < 2 or any("hang" not in str(each) for each in found.values()):
                 found = gang.ask(Stacks())
@@ -299,7 +303,9 @@ def test_ranks_of_a_host_that_has_enabled_stacks_itself_have_their_own(tmp_path,
             gang.stop()
         """)
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=tmp_path
+    )
     assert (done.stdout, done.stderr) == ("{'faulthandler'} stopped\n", "")
 
 
