@@ -81,6 +81,10 @@ class SpecError(SuperviseError, RuntimeError):
     """A setting or message is not valid, such as a missing rank or a negative grace. No process was started."""
 
 
+class PhaseError(SpecError):
+    """A message is valid, but not in the present phase of the gang."""
+
+
 _UNGUARDED = "the program starts a gang while a rank imports it"
 
 

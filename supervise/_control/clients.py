@@ -31,7 +31,7 @@ from supervise._control.protocol import (
 from supervise._printable import printable
 from supervise._record import NamedTuple, as_dict
 from supervise._settings import check_seconds
-from supervise.errors import SpecError
+from supervise.errors import PhaseError, SpecError
 from supervise.events import log
 from supervise.recording import text_of
 
@@ -220,7 +220,8 @@ def refusal_of(error: BaseException, ident: str | int | None) -> Refusal:
     if isinstance(error, pykka.ActorDeadError):
         return Refusal("ended", "the gang has ended", ident)
     text = printable(text_of(error)) or type(error).__name__
-    return Refusal("invalid" if isinstance(error, SpecError) else "failed", text, ident)
+    is_invalid = isinstance(error, SpecError) and not isinstance(error, PhaseError)
+    return Refusal("invalid" if is_invalid else "failed", text, ident)
 
 
 def _status(status: say.GangStatus) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from supervise import messages as say
 from supervise._record import NamedTuple
 from supervise._runtime.shell import Subscribers, SupervisorShell, check_ref, check_timeout, refusing
-from supervise.errors import SpecError, SuperviseError
+from supervise.errors import PhaseError, SpecError, SuperviseError
 from supervise.recording import repr_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def as_signal(what: str, value: Any) -> signal.Signals:
         SpecError: The value is not a signal; the text names the setting and the value.
     """
     try:
-        return signal.Signals(value)
+        return signal.Signals(-1 if isinstance(value, bool) else value)
     except ValueError:
         raise SpecError(f"{what} is {value!r}; give a signal, such as signal.SIGTERM") from None
 
@@ -69,7 +69,7 @@ def requested_ranks(ranks: Any, gang: Gang, name: str) -> frozenset[int]:
         raise SpecError(f"ranks is {ranks!r}; give the local ranks, such as {{0}}")
     if gang.phase in ("new", "finished") or gang.end_asked or (gang.phase == "stopping" and gang.policy is None):
         phase = "stopping" if gang.end_asked and gang.phase != "finished" else gang.phase
-        raise SpecError(f"{name}: the gang is {phase}; its ranks cannot be restarted, reloaded or terminated")
+        raise PhaseError(f"{name}: the gang is {phase}; its ranks cannot be restarted, reloaded or terminated")
     return wanted
 
 

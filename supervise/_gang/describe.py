@@ -216,6 +216,8 @@ def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stoppe
     message = fault.why if fault is not None else end.complaint or ""
     if fault is None and not stopped and not gang.ranks[rank].ready and end.exitcode in gang.success:
         message = f"ended with {_code(end)} before it was ready"
+    if fault is None and not stopped and end.exitcode == 0 and 0 not in gang.success:
+        message = "exited with code 0, which is not one of the success_exit_codes"
     if end.oom_kill:
         message = f"{OUT_OF_MEMORY}: killed by the kernel (SIGKILL, PID {end.pid}) as its memory cgroup was full"
     if rank == gang.culprit and not gang.failed(end):

@@ -57,12 +57,13 @@ def chosen(config: pytest.Config, world_size: int, start_method: str) -> int | N
 
 
 def hint(config: pytest.Config, ranks: list[RankVerdict]) -> list[str]:
-    """Return a line about the debugger if ``--pdb`` was given and a rank has failed."""
+    """Return a line about the debugger if ``--pdb`` or ``--trace`` was given and a rank has failed."""
     failed = [each for each in ranks if each.outcome == "failed"]
-    if not failed or not config.getoption("usepdb", False) or config.getoption("ranks_pdb", None) is not None:
+    given = [option for option, name in (("--pdb", "usepdb"), ("--trace", "trace")) if config.getoption(name, False)]
+    if not failed or not given or config.getoption("ranks_pdb", None) is not None:
         return []
     first = min(failed, key=lambda each: (each.at_ns, each.rank))
-    return [f"--pdb does not open a debugger in ranks; use --ranks-pdb {first.rank}"]
+    return [f"{given[0]} does not open a debugger in ranks; use --ranks-pdb {first.rank}"]
 
 
 def opened(rank: int) -> int:
@@ -216,7 +217,8 @@ def run_forked(
         _inherited.append(capture._global_capturing)  # noqa: SLF001 - pytest has no public way
         capture._global_capturing = MultiCapture(in_=None, out=None, err=None)  # noqa: SLF001
     _renew_log_file(item.config)
-    item.config.pluginmanager.unregister(name="pdbinvoke")  # the option --pdb; a rank has no terminal
+    for name in ("pdbinvoke", "pdbtrace"):  # the options --pdb and --trace; a rank has no terminal
+        item.config.pluginmanager.unregister(name=name)
     for name in _HOST_METHODS:
         vars(item).pop(name)
     if FUNCTION in item.stash:
@@ -356,6 +358,7 @@ _OFF: dict[str, Any] = {
     "numprocesses": None,
     "tx": [],
     "usepdb": False,
+    "trace": False,
     "basetemp": None,
     "capture": "no",
     "cacheclear": False,

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -202,6 +203,13 @@ def test_the_lines_of_a_dry_run_run_the_ranks(supervise: Command):
     assert sorted(supervise.tmp_path.iterdir()) == before
     again = supervise.run("--no-prefix", "sh", "-c", done.stdout)
     assert again.stdout.splitlines() == ["0 2 b c ['x y']", "1 2 b c ['x y']"]
+
+
+def test_a_dry_run_sets_variables_that_a_shell_cannot_name(supervise: Command):
+    """Such as those of Spring; the command `env` sets them."""
+    program = (sys.executable, "-c", "import os; print(os.environ['a.b'], os.environ['C'])")
+    done = supervise.run("--dry-run", "--env", "a.b=1 2", "--env", "C=3", *program)
+    assert subprocess.run(["sh", "-c", done.stdout], check=True, capture_output=True, text=True).stdout == "1 2 3\n"
 
 
 def test_t9_a_dry_run_prints_no_control_character_and_keeps_every_byte(supervise: Command):

@@ -221,6 +221,18 @@ def test_a_restart_that_a_stop_has_canceled_did_not_take_place(supervise: Comman
     assert [each["text"] for each in page["incidents"]] == ["a restart of rank 0 did not take place: exit code 3"]
 
 
+def test_a_request_that_comes_too_late_is_refused_and_no_wrong_usage(supervise: Command):
+    with running(
+        supervise, "--shutdown-timeout", "1000", "sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.1; done"
+    ) as run:
+        run.signal(signal.SIGTERM)
+        run.hear_error("stopping")
+        for command in ("restart", "stop", "reload"):
+            code, err = refused(supervise, command, "job", "0")
+            assert (code, "the gang is stopping; its ranks cannot be" in err) == (1, True)
+        run.signal(signal.SIGKILL)
+
+
 def test_a_restart_that_a_request_hastens_is_shown_once(supervise: Command):
     words = ("--strategy", "one_for_one", "--max-restarts", "3", "--backoff", "1000", "sh", "-c")
     script = "[ $RANK = 1 ] || [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 3; exec sleep 1000"

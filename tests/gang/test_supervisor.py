@@ -266,6 +266,8 @@ def test_a_close_with_a_senseless_timeout_is_the_asker_s_mistake(bad):
         (Close(death_sig="KILL"), "death_sig is 'KILL'; give a signal, such as signal.SIGTERM"),
         (Signal(sig="x"), "sig is 'x'; give a signal"),
         (Signal(sig=4711), "sig is 4711"),
+        (Signal(sig=True), "sig is True"),
+        (Close(death_sig=True), "death_sig is True"),
         (Signal(sig=SIGUSR1, ranks=0), "ranks is 0; give a set of local ranks"),
         (Signal(sig=SIGUSR1, ranks={0, 7, "a"}), r"\['a', 7\] are not in this gang"),
         (Signal(sig=SIGUSR1, ranks={0.0}), r"ranks \[0\.0\] are not in this gang"),

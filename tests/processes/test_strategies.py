@@ -252,6 +252,14 @@ def test_r2_success_exit_codes_are_a_success(tmp_path):
     assert result.ends[0].exitcode == 3
 
 
+def test_r2_a_failure_with_exit_code_0_says_why(tmp_path):
+    with faulty(tmp_path, "binary", [LIFE], success_exit_codes=frozenset({3})) as gang:
+        lives(gang, 1)
+        gang.tell(0, "0")
+        result = gang.wait()
+    assert result.failures[0].message == "exited with code 0, which is not one of the success_exit_codes"
+
+
 def test_r2_a_permanent_rank_restarts_after_a_success_until_the_limit(tmp_path):
     """Then it is listed with code 0, and the text says why."""
     policy = RestartPolicy(max_restarts=1, backoff=0.0, restart="permanent")

@@ -161,6 +161,13 @@ def test_o6_a_value_whose_pickle_raises_without_a_text_is_named(tmp_path, kind):
 
 
 @each_function
+def test_o6_a_value_whose_pickle_exits_is_named(tmp_path, kind):
+    result = run(tmp_path, kind, work.return_what_exits)
+    name = "the return value, of type tests.processes.work.ExitingValue"
+    assert f"{name}, cannot be pickled: SystemExit: 0" in told(result.failures[0])
+
+
+@each_function
 def test_o7_sigkill_while_a_value_is_being_written_leaves_no_part_of_it(tmp_path, kind):
     """The first mebibyte is in the file already when the rank is killed."""
     with launched(tmp_path, work.return_endless, {0: ()}, start_method=kind) as gang:

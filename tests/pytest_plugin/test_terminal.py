@@ -112,11 +112,12 @@ def test_without_a_terminal_the_option_is_an_error(tmp_path):
     assert "--ranks-pdb 2 needs a terminal" in done.of("test_it[ranks3]")["text"]
 
 
-def test_the_debugger_of_pytest_stays_closed_and_the_report_names_the_option(terminal):
+@pytest.mark.parametrize("option", ["--pdb", "--trace"])
+def test_the_debugger_of_pytest_stays_closed_and_the_report_names_the_option(terminal, option):
     """The frames of a failure are in a rank. The debugger opens for a failure of pytest itself, as ever."""
-    session = terminal("1 / 0", "--pdb")
+    session = terminal("1 / 0", option)
     rest, code = session.end()
     assert "(Pdb)" not in rest
-    assert re.search(r"--pdb does not open a debugger in ranks; use --ranks-pdb \d", rest)
+    assert re.search(rf"{option} does not open a debugger in ranks; use --ranks-pdb \d", rest)
     assert "1 failed" in rest
     assert code == 1

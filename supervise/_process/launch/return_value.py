@@ -219,7 +219,7 @@ def _write(fd: int, value: object, apart: list[pickle.PickleBuffer]) -> int:
         file.seek(_HEADER.size)
         try:
             _dump(value, file, apart, _refusing(_pickler(), copyreg.dispatch_table))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 raise
             if not _dumped_by_value(value, file, apart):
@@ -240,7 +240,7 @@ def add_note(fd: int, address: Address, text: str) -> None:
         os.pwrite(fd, text.encode(errors="backslashreplace")[:_NOTE_BYTES], max(end, _HEADER.size))
 
 
-def unpicklable(value: object, error: Exception) -> TypeError:
+def unpicklable(value: object, error: BaseException) -> TypeError:
     """Return the exception for a return value that cannot be pickled because of `error`."""
     from supervise.recording import text_of
 
@@ -283,7 +283,7 @@ def _dumped_by_value(value: object, file: BufferedWriter, apart: list[pickle.Pic
     file.seek(_HEADER.size)
     try:
         _dump(value, file, apart, _refusing(cloudpickle.Pickler, cloudpickle.Pickler.dispatch_table))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             raise
         return False

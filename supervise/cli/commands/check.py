@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from signal import Signals
@@ -117,6 +118,10 @@ _OF_SUPERVISE = ("SUPERVISE_RECORD", "PYTHONPATH")
 """Variables that record exceptions of Python programs. They are valid only below the supervise that sets them."""
 
 
+_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+"""The names of variables that a shell can set. Only ``env`` sets others."""
+
+
 def dry_run(options: Options, run_id: str, console: Console) -> int:
     """Print what would run, or refuse what a run would refuse; return the exit code."""
     try:
@@ -150,7 +155,11 @@ def _shell_lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> Ite
     """
     shown = {rank: _shown(env, options.part_of(rank), options) for rank, env in envs.items()}
     first = shown[min(shown)]
-    common = {key: value for key, value in first.items() if all(env.get(key) == value for env in shown.values())}
+    common = {
+        key: value
+        for key, value in first.items()
+        if _NAME.fullmatch(key) and all(env.get(key) == value for env in shown.values())
+    }
     order = _order_of(options) or ("at the same time" if len(shown) > 1 else "")
     yield f"# {counted(len(shown), 'rank')}{order and f'; this run would start them {order}'}"
     listening = [(part.role, each) for part in options.parts for each in part.settings.get("listen", ())]
@@ -165,8 +174,9 @@ def _shell_lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> Ite
     yield from (f"export {key}={_word(value)}" for key, value in common.items())
     for rank, env in shown.items():
         part = options.part_of(rank)
-        own = [f"{key}={_word(value)}" for key, value in env.items() if key not in common]
-        line = " ".join([*own, *map(_word, program.command(part))])
+        own = [f"{key}={_word(value)}" for key, value in env.items() if key not in common and _NAME.fullmatch(key)]
+        others = [_word(f"{key}={value}") for key, value in env.items() if not _NAME.fullmatch(key)]
+        line = " ".join([*own, *(["env", *others] if others else []), *map(_word, program.command(part))])
         yield line if part.cwd is None else f"(cd {_word(part.cwd)} && {line})"
 
 

@@ -221,6 +221,8 @@ class GangFile:
             value = ",".join(map(str, value))
         if isinstance(value, bool) or not isinstance(value, (str, int)):
             raise self._error(f"{name} is {str(value).lower()}; give a text or a number")
+        if name in _PATHS and value == "":
+            raise self._error(f"{name} is ''; give a path, or omit the key")
         return [f"--{name}={self._path(str(value)) if name in _PATHS else value}"]
 
     def _path(self, text: str) -> str:
@@ -448,7 +450,7 @@ class GangFile:
             )
 
     def _cwd(self, what: str, value: Any, base: str) -> str:
-        if not isinstance(value, str):
+        if not isinstance(value, str) or not value:
             raise self._error(f"{what} is {value!r}; give a path")
         return self._checked(what, values.existing_folder, os.path.normpath(os.path.join(base, value)))
 

@@ -239,6 +239,10 @@ def _check(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
         ):
             if value:
                 parser.error(f"{name} and --file exclude each other; set it for each role in {found.file.path}")
+        if found.role:
+            parser.error(
+                f"--role and --file exclude each other; give roles after the options: --file {found.file.path} web"
+            )
     ways = [name for name in ("module", "no_python", "run_path") if getattr(found, name)]
     if ways[:2] == ["module", "no_python"]:
         parser.error("-m runs a module under Python, and --no-python does not use Python; omit one of them")
