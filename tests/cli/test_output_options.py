@@ -61,6 +61,10 @@ def test_the_template_of_prefixes(supervise: Command):
     name = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
     template = "<${role_name} ${rank}/${local_rank}/${role_rank} $$other $5>"
     assert supervise.run("--log-line-prefix", template, "echo", "hi").stdout == "<default 0/0/0 $other $5>hi\n"
+    hosts = ("-n", "2", "--nnodes", "2", "--node-rank", "1", "--master-addr", "127.0.0.1", "--local-ranks-filter", "1")
+    script = "echo $RANK/$LOCAL_RANK/$ROLE_RANK"
+    done = supervise.run(*hosts, "--log-line-prefix", template, "sh", "-c", script)
+    assert done.stdout == "<default 3/1/3 $other $5>3/1/3\n"
     assert supervise.run("echo", "hi", **{name: "[${rank}] "}).stdout == "[0] hi\n"
     assert supervise.run("--log-line-prefix", "a:", "echo", "hi", **{name: "b:"}).stdout == "a:hi\n"
     assert supervise.run("--no-prefix", "echo", "hi", **{name: "b:"}).stdout == "hi\n"

@@ -118,8 +118,10 @@ class Options:
             return f"[{role}{role_rank}]:"
         from string import Template
 
-        rank = self.hosts.number * self.nproc + local_rank
-        known = {"role_name": role, "role_rank": role_rank, "rank": rank, "local_rank": local_rank}
+        before = self.hosts.number
+        of_role = before * self.part_of(local_rank).count + role_rank
+        rank = before * self.nproc + local_rank
+        known = {"role_name": role, "role_rank": of_role, "rank": rank, "local_rank": local_rank}
         return Template(self.line_prefix).safe_substitute(groups.PLACEHOLDERS | known)
 
     @property
