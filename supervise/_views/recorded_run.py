@@ -122,6 +122,7 @@ _LARGEST_BYTES = 64 << 20
 _LONGEST_LINE = 1 << 20
 _COUNTS = frozenset({"world_size", "nnodes", "node_rank"})
 _MOST = 1 << 22
+_LONGEST_S = 1e9
 _ATTEMPT = r"attempt_(\d{1,9})"
 SOCKET = "control.sock"
 
@@ -255,6 +256,9 @@ class RecordedRun:
         """How long it ran, or has run; None if the end is not known."""
         from datetime import UTC, datetime, timedelta
 
+        known_s = self.result.get("duration_s")  # right even if the clock was set during the run
+        if isinstance(known_s, (int, float)) and 0 <= known_s <= _LONGEST_S:
+            return timedelta(seconds=known_s)
         end = datetime.now(UTC) if self.state == "running" else parsed_time(self.result.get("timestamp"))
         return None if end is None or self.started is None else max(end - self.started, timedelta())
 

@@ -69,6 +69,19 @@ def test_a_rank_that_must_not_end_has_failed_by_its_exit_with_code_0(supervise: 
     assert [life["ending"] for life in lives] == ["succeeded", "failed"]
 
 
+def test_the_duration_of_a_run_during_which_the_clock_was_set(supervise: Command) -> None:
+    """It is measured by another clock, and is in result.json."""
+    supervise.run("--run-id", "job", "true")
+    path = supervise.directory() / "result.json"
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"timestamp": "2100-01-01T00:00:00Z", "duration_s": 3725})
+    )
+    assert ", ran 1 h 02 min\n" in supervise.supervise("show", "job").stdout
+    assert " 1 h 02 min " in supervise.supervise("ls").stdout
+    supervise.supervise("report", "job")
+    assert "1 h 02 min" in (supervise.directory() / "report.html").read_text()
+
+
 def test_the_durations_of_the_page_are_those_of_the_report_and_of_show(supervise: Command, tmp_path: Path) -> None:
     """The run ends with its result, after its last event; how long a rank ran is in the event of its exit."""
     events = [event("process.started", 1, 0, pid=7), exited(6, 0, exit_code=3, level="error", uptime_s=4.2)]

@@ -451,7 +451,9 @@ def page(run: RecordedRun, history: History, *, program: str, version: str) -> s
 def _head(run: RecordedRun, history: History, program: str) -> str:
     state = run.state if run.state.isascii() and run.state.replace("_", "").isalpha() else "unknown"
     code = run.result.get("exit_code")
-    duration = seconds(history.end_s - history.begin_s) + (" until now" if run.state == "running" else "")
+    known = run.duration if run.result else None
+    duration_s = history.end_s - history.begin_s if known is None else known.total_seconds()
+    duration = seconds(duration_s) + (" until now" if run.state == "running" else "")
     restarts = sum(max(0, rank.known.count - 1) for rank in history.ranks.values())
     facts = [
         ("ranks", f"{len(history.ranks)}{f' ({run.counts})' if run.counts else ''} on {run.place}"),

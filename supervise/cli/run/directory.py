@@ -233,6 +233,7 @@ def write_result(
     exit_code: int,
     attempts: int,
     restarts: int,
+    duration_s: float,
     result: RunProcsResult | None,
     error: str | None,
     report: list[str],
@@ -246,6 +247,7 @@ def write_result(
         exit_code: Exit code of `run`.
         attempts: Number of attempts that were started.
         restarts: Number of restarts, of all ranks or of single ranks.
+        duration_s: Seconds from the start of the run to its end.
         result: The result of the gang; None if there is none.
         error: Why there is no result.
         report: The lines of the report on the failure, or the message; empty after a success.
@@ -265,6 +267,7 @@ def write_result(
         "exit_code": exit_code,
         "attempts": attempts,
         "restarts": restarts,
+        "duration_s": round(duration_s, 3),
         "outcome": found.outcome,
         "root_cause": found.root_cause,
         "error": error,

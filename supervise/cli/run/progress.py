@@ -106,6 +106,11 @@ class Progress:
         """Number of restarts that took place, of all ranks or of single ranks."""
         return self._state.restarts - (self._state.restart is not None) + self._state.single_restarts
 
+    @property
+    def duration_s(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.begun_s
+
     def finish(self, result: RunProcsResult | None) -> None:
         """Complete the story with the facts of the events and of the result, if there is one."""
         story, options, state = self.story, self._options, self._state
@@ -129,7 +134,7 @@ class Progress:
             story.used_up = backoff.gives_up(policy, end.ended_ns, [end.exitcode])
             if story.used_up and not story.restarts:  # only single ranks have restarted
                 story.restarts = len(policy.counting(backoff.counted_ns, end.ended_ns))
-        late = story.timeout_s is not None and time.monotonic() - self.begun_s >= story.timeout_s
+        late = story.timeout_s is not None and self.duration_s >= story.timeout_s
         asked = story.user_signal is not None or story.halted or late
         of_all = options.settings["strategy"] == "one_for_all"
         closed = state.stop is not None and state.stop.fields["reason"] in ("close", "timeout")

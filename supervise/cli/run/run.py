@@ -361,7 +361,7 @@ class _Run:
     def _write_metrics(self, code: int, result: RunProcsResult | None) -> None:
         if (path := self._options.metrics) is None:
             return
-        restarts, duration_s = self._progress.restarts, time.monotonic() - self._progress.begun_s
+        restarts, duration_s = self._progress.restarts, self._progress.duration_s
         try:
             write_metrics(path, result, run_id=self._run_id, exit_code=code, restarts=restarts, duration_s=duration_s)
         except OSError as e:
@@ -379,6 +379,7 @@ class _Run:
                     exit_code=code,
                     attempts=story.restarts + 1,
                     restarts=self._progress.restarts,
+                    duration_s=self._progress.duration_s,
                     result=result,
                     error=error,
                     report=report,
