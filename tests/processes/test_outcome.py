@@ -265,6 +265,18 @@ def test_o12_an_exception_that_a_function_has_handled_is_no_cause(tmp_path, kind
     assert (result.root_cause, list(result.failures), result.ends[0].role) == (1, [1], "bystander")
 
 
+LINGERS = """
+import threading
+ear = os.open(os.environ["EAR"], os.O_WRONLY)
+
+def linger():
+    threading.main_thread().join()
+    os.write(ear, b"left\\n")
+    threading.Event().wait()
+
+threading.Thread(target=linger).start()
+"""
+"""Of a rank that says when its main thread has left its function, even if it can open no file then, and lives on."""
 NO_RECORD = {
     "no descriptors": "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
     "another user": "os.setgid(65534); os.setuid(65534)",
@@ -279,10 +291,9 @@ def test_o4_a_function_that_cannot_write_its_record_tells_the_host(tmp_path, kin
     """By its result channel: what it raised, and that it was the first, although its process ends last."""
     if how in ("another user", "another root folder") and os.geteuid():
         pytest.skip("needs root")
-    linger = "import threading; threading.Thread(target=threading.Event().wait).start(); say('raises')"
-    sources = [f"{linger}; {NO_RECORD[how]}; raise ValueError('the first')", "wait_for_word(); os._exit(9)"]
+    sources = [f"{LINGERS}{NO_RECORD[how]}; raise ValueError('the first')", "wait_for_word(); os._exit(9)"]
     with faulty(tmp_path, kind, sources) as gang:
-        assert gang.hear() == ["raises"]
+        assert gang.hear() == ["left"]
         gang.tell(1)
         result = gang.wait()
     assert result.root_cause == 0
@@ -292,10 +303,8 @@ def test_o4_a_function_that_cannot_write_its_record_tells_the_host(tmp_path, kin
 @each_function
 def test_o4_an_exit_code_counts_from_the_call_of_sys_exit(tmp_path, kind):
     """A thread keeps the process alive until the stop ends it, so that its exit code does not say it."""
-    linger = "import threading; threading.Thread(target=threading.Event().wait).start(); say('exits')"
-    sources = [f"{linger}; sys.exit(7)", "wait_for_word(); os._exit(9)"]
-    with faulty(tmp_path, kind, sources) as gang:
-        assert gang.hear() == ["exits"]
+    with faulty(tmp_path, kind, [f"{LINGERS}sys.exit(7)", "wait_for_word(); os._exit(9)"]) as gang:
+        assert gang.hear() == ["left"]
         gang.tell(1)
         result = gang.wait()
     assert result.root_cause == 0
