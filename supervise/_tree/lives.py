@@ -523,7 +523,7 @@ def life_of(ref: object, report: Callable[..., object], child_id: str, tree: Tre
     """
     if not isinstance(ref, pykka.ActorRef):
         if isinstance(ref, pykka.ActorProxy):
-            ref.actor_ref.stop(block=False)  # nobody else knows it
+            ref.actor_ref.stop(block=False)  # the caller has no ref of it
         raise SpecError(f"a start function returned {repr_of(ref)}; return the ref of the actor, or None")
     if isinstance(ref, TreeRef):
         _adopt(ref, tree)

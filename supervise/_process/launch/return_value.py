@@ -26,6 +26,7 @@ import errno
 import os
 import struct
 import sys
+import time
 from functools import partial
 
 from supervise._runtime.descriptors import LEAST_BYTES, anonymous_file, explained
@@ -46,6 +47,8 @@ _HEADER = struct.Struct("<8scQQ")  # magic, kind, number of buffers (or time of 
 _PLACE = struct.Struct("<QQ")  # start of a buffer, its size in bytes
 _MAGIC = b"supervis"
 _NOTE_BYTES = 8192
+_RECORD_BYTES = 4 << 20
+"""As `result.MOST_BYTES`."""
 _VALUE, _NONE, _CLOSED, _RAISED, _EXITS = b"v", b"n", b"c", b"r", b"x"
 _KINDS: dict[bytes, Kind] = {_VALUE: "value", _NONE: "None", _CLOSED: "closed", _RAISED: "raised", _EXITS: "exits"}
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -99,7 +102,8 @@ class OutcomeFile:
         if self.fd < 0 or self.kind() not in ("raised", "exits"):
             return None
         _, _, at_ns, end = _HEADER.unpack(os.pread(self.fd, _HEADER.size, 0))
-        return at_ns, os.pread(self.fd, end - _HEADER.size, _HEADER.size)
+        size = min(max(end - _HEADER.size, 0), _RECORD_BYTES)  # the worker may have written anything
+        return min(at_ns, time.monotonic_ns()), os.pread(self.fd, size, _HEADER.size)
 
     def note(self) -> str:
         """Return what the worker does after its function has returned; "" if it has not told. See `add_note`."""
