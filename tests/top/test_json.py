@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import shutil
 import signal
 import time
 from contextlib import contextmanager
@@ -92,6 +93,14 @@ def test_the_failure_that_ends_a_run_is_in_the_last_line(supervise: Command):
     assert last["exit_code"] == 4
     failed = [each["text"] for each in found if each["kind"] == "failed"]
     assert [code in text for code, text in zip(("exit code 3", "exit code 4"), failed, strict=True)] == [True, True]
+
+
+def test_a_run_whose_directory_is_gone_ends_when_supervise_is_killed(supervise: Command):
+    with running(supervise, "sh", "-c", SAYS) as run, lines_of(supervise) as until:
+        until(lambda _: True)
+        shutil.rmtree(supervise.directory())
+        run.kill()
+        assert until(lambda line: line["kind"] == "end")["exit_code"] is None
 
 
 def test_an_incident_is_told_once(supervise: Command):

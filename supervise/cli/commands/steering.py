@@ -184,9 +184,9 @@ def spans_of(target: Target, ranks: Iterable[int]) -> str:
 
 
 def has_ended(target: Target) -> bool:
-    """Return whether a run that does not accept a connection has ended."""
+    """Return whether a run that does not accept a connection has ended, or its directory was removed."""
     run = target.now()
-    return run is None or run.state not in ("running", "unknown")
+    return run is None or run.state not in ("running", "unknown") or not os.path.isdir(run.path)
 
 
 def ended_run(target: Target) -> RecordedRun | None:
