@@ -19,7 +19,7 @@ import os
 import select
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from supervise._record import NamedTuple
 
@@ -69,6 +69,13 @@ def timestamp() -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_s))}.{now_ns // 1000:06d}+00:00"
 
 
+def _end_child() -> NoReturn:
+    """End a child that a listener of events has forked, and that has returned from it: the gang is its parent's."""
+    with contextlib.suppress(OSError):
+        os.write(2, b"supervise: a child that a listener of events has forked ends, because it has returned from it\n")
+    os._exit(1)
+
+
 class EventLog:
     """The emitter of one gang's events. Used on the gang's loop; `seq` has no gaps."""
 
@@ -101,6 +108,7 @@ class EventLog:
             **fields,
             "seq": next(self._seq),
         }
+        pid = os.getpid()
         for deliver in (self._sink, chain):
             if deliver is not None:
                 try:
@@ -108,6 +116,8 @@ class EventLog:
                 except BaseException:
                     with contextlib.suppress(BaseException):  # the listener that raised may be a logging handler
                         log.debug("a listener of events raised", exc_info=True)
+                if os.getpid() != pid:
+                    _end_child()
 
     def renew(self, **common: Any) -> None:
         """Change the common fields of all further events."""

@@ -251,7 +251,11 @@ class RankActors:
     def recorded(self, ranks: Iterable[int]) -> dict[int, int]:
         """Return the ranks that have recorded an exception: rank to monotonic ns of the record."""
         files, outcomes = self._attempt.dest.error_files, self.slots.outcomes
-        found = [(rank, recorded_ns(files[rank], outcomes.get(rank))) for rank in ranks if rank in files]
+        found = [
+            (rank, recorded_ns(files[rank], outcomes.get(rank)))
+            for rank in ranks
+            if rank in files and (rank in outcomes or os.access(files[rank], os.F_OK))
+        ]
         return {rank: at_ns for rank, at_ns in found if at_ns is not None}
 
     def drain(self, ends: Sequence[WorkerExited], leftovers: Collection[int] = ()) -> None:

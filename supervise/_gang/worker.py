@@ -86,7 +86,6 @@ def recorded_ns(error_file: str, outcome: OutcomeFile | None, code: int | None =
         outcome: The result channel of a function; None for a program.
         code: The exit code of the rank; None if it runs.
     """
-    # Most ranks have no error file, and each costs only this call
     exists = os.access(error_file, os.F_OK)
     if outcome is not None and outcome.fd >= 0 and (kind := outcome.kind()) != "closed":
         raised = outcome.raised()
@@ -371,7 +370,8 @@ class Worker(LoopActor):
             self._stay_under_lifeline()
         else:
             self._let_go()
-        error_ns = recorded_ns(self._error_file, outcome, ended.code)
+        told = outcome is not None or os.access(self._error_file, os.F_OK)  # most programs record no exception
+        error_ns = recorded_ns(self._error_file, outcome, ended.code) if told else None
         self._owner.tell(
             say.WorkerExited(
                 local_rank=self._rank,

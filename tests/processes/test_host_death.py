@@ -4,6 +4,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +13,7 @@ import psutil
 import pytest
 
 from tests.kernels import HAS_PIDFD
+from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo, Stopwatch, each_kind
 from tests.processes.hosts import Host, pids_of, watched
 from tests.processes.stubborn import DEAF, OBEDIENT, PARENT, STUBBORN
@@ -345,6 +348,38 @@ def test_k7_in_a_forked_child_every_wait_is_refused(tmp_path):
         assert host.hear() == "None False False"
         assert host.hear() == "stopped"
         assert host.exit_code() == 0
+
+
+FORKS_IN_A_SINK = """
+import os, sys
+from supervise import Start, Supervisor, Wait
+host, children = os.getpid(), []
+
+def sink(event):
+    if os.getpid() == host:
+        child = os.fork()
+        if child:
+            children.append(child)
+        else:
+            1 / {raises}
+
+with Supervisor.start(name="a", entrypoint="true", args={{0: (), 1: ()}}, event_sink=sink) as gang:
+    gang.ask(Start())
+    outcome = gang.ask(Wait()).outcome
+assert len(children) > 4
+print(outcome, {{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children}})
+"""
+
+
+@pytest.mark.parametrize("raises", [0, 1])
+def test_k7_a_child_that_returns_from_an_event_sink_ends(raises):
+    """Otherwise it would run the loop of its parent's gang, and take its events."""
+    source = FORKS_IN_A_SINK.format(raises=raises)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", source], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.stdout == "succeeded {1}\n", done
+    assert "a child that a listener of events has forked ends, because it has returned from it\n" in done.stderr
 
 
 @each_kind
