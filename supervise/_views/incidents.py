@@ -15,7 +15,7 @@ from supervise._views.samples import log_paths
 from supervise.result import ProcessFailure, RankEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from supervise._views.recorded_run import RecordedRun
     from supervise._views.run_state import Failure, Occurrence
@@ -159,7 +159,7 @@ def _text(  # noqa: C901, PLR0911 - one case per event
             again = f"a restart of all ranks {CANCELED}" if canceled else f"all ranks restart {_soon(it)}"
             return f"{again}: {why}"
         case "gang.stopping":
-            return f"supervise stops the ranks ({short(fields['reason'])})"
+            return f"supervise stops the ranks ({reason_of(fields)})"
         case "events.lost":
             return f"{fields['count']} events could not be written"
         case _:
@@ -190,6 +190,23 @@ def exit_with_complaint(it: Occurrence) -> str:
     if "exit_signal" in it.fields:
         return f"{how}, core dumped" if it.fields.get("core_dumped") else how
     return f"{how} ({short(it.fields['complaint'])})" if it.fields.get("complaint") else how
+
+
+_REASONS = {
+    "peer_failed": "a rank has failed",
+    "close": "a stop was requested",
+    "timeout": "the timeout has passed",
+    "start_failed": "the start has failed",
+    "fault": "it hung, or was not ready in time",
+    "restart": "for a restart",
+    "terminate": "as requested",
+    "user": "as requested",
+}
+
+
+def reason_of(fields: Mapping[str, Any]) -> str:
+    """Return in words why supervise sent a signal, or stops the ranks."""
+    return _REASONS.get(fields["reason"], short(fields["reason"]))
 
 
 def short(text: str) -> str:

@@ -43,7 +43,7 @@ def test_a_failure_is_told_with_its_root_cause(supervise: Command) -> None:
     bars = page.bars()
     assert len(bars) == 3
     assert "failed, exit code 3 (root cause)" in bars[1]
-    assert all("stopped, SIGTERM; SIGTERM from supervise (peer_failed)" in bars[rank] for rank in (0, 2))
+    assert all("stopped, SIGTERM; SIGTERM from supervise (a rank has failed)" in bars[rank] for rank in (0, 2))
     assert "err 1" in page.text
     assert "err 0" not in page.text.partition("All ranks")[0]
     [policy] = [attrs["content"] for tag, attrs in page.attributes if attrs.get("http-equiv")]

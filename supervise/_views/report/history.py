@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._record import NamedTuple
 from supervise._story.wording import titled
-from supervise._views.incidents import KINDS, Incident, end_of, hang_of, incident, short
+from supervise._views.incidents import KINDS, Incident, end_of, hang_of, incident, reason_of, short
 from supervise._views.run_state import MOST_RANKS, Life, Occurrence, RankLives, RunState, is_a, parsed_time
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ def _mark(it: Occurrence) -> Incident:
     """Return an event that concerns the whole gang, or a life, in words for the place where the event is drawn."""
     match it.name:
         case "process.signaled":
-            kind, text = "signal", f"{short(it.fields['signal'])} from supervise ({short(it.fields['reason'])})"
+            kind, text = "signal", f"{short(it.fields['signal'])} from supervise ({reason_of(it.fields)})"
         case "process.stopped":
             kind, text = "suspended", f"suspended by {short(it.fields['signal'])}"
         case "process.hung":
@@ -328,7 +328,7 @@ def _mark(it: Occurrence) -> Incident:
         case "gang.started":
             kind, text = "started", "all ranks are ready"
         case _:
-            kind, text = "stopping", f"supervise stops the ranks ({short(it.fields['reason'])})"
+            kind, text = "stopping", f"supervise stops the ranks ({reason_of(it.fields)})"
     return Incident(it.at_s, kind, it.rank, text)
 
 

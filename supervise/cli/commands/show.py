@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from supervise._printable import one_line, printable
 from supervise._story.wording import at_step, columns, exit_of, failed_or_ended, fitted, left_outside, spans
-from supervise._views.incidents import CANCELED
+from supervise._views.incidents import CANCELED, reason_of
 from supervise._views.run_state import RESTARTS, Occurrence, RankLives, RunState, parsed_time
 from supervise.cli.commands.runs import (
     RunParser,
@@ -163,7 +163,7 @@ class _Story:
             case "events.lost":
                 line = f"{fields['count']} events could not be written"
             case "gang.stopping":
-                line = f"supervise stopped the ranks ({fields['reason']})"
+                line = f"supervise stopped the ranks ({reason_of(fields)})"
             case _:
                 pass
         if line:
