@@ -70,7 +70,16 @@ def test_logs_shows_one_life_or_all(supervise: Command):
     for words, why in ((("--life", "3"), "life 3"), (("--previous", "--rank", "1"), "earlier life")):
         done = supervise.supervise("logs", "job", *words)
         assert (done.returncode, done.stdout) == (2, "")
-        assert f"no rank has a{'n' if 'earlier' in why else ''} {why} in job_" in done.stderr
+        who = "none of these ranks has an" if "earlier" in why else "no rank has a"
+        assert f"{who} {why} in job_" in done.stderr
+
+
+@pytest.mark.parametrize(("of_run", "of_logs"), [(("-t", "0"), ()), (("--merge",), ("--stderr",))])
+def test_a_run_without_such_logs_says_so(supervise: Command, of_run: tuple[str, ...], of_logs: tuple[str, ...]):
+    supervise.run("--run-id", "job", *of_run, "echo", "hi")
+    done = supervise.supervise("logs", "job", *of_logs)
+    what = "log of stderr" if of_logs else "logs"
+    assert (done.returncode, done.stdout, f"has no {what}; the options -t, -r" in done.stderr) == (0, "", True)
 
 
 SERVER = (

@@ -341,7 +341,10 @@ def logs(words: Sequence[str]) -> int:
         if found.ranks is not None and run.logs().keys().isdisjoint(found.ranks):
             made.error(f"there is no log of {spans(found.ranks, run.titles)} in {one_line(run.name)}")
         if found.previous or found.life is not None:
-            made.error(f"no rank has {'an earlier life' if found.previous else f'a life {found.life}'} in {run.name}")
+            who = "no rank" if found.ranks is None else "none of these ranks"
+            made.error(f"{who} has {'an earlier life' if found.previous else f'a life {found.life}'} in {run.name}")
+        what = "log of stderr" if found.stderr else "logs"
+        _complain(f"{one_line(run.name)} has no {what}; the options -t, -r and --merge of a run choose its logs")
     after_s = None if found.since is None else time.time() - found.since
     lines = LogLines(LogTimes(run), after_s, _complain if found.follow else lambda _: None)
     separated = not found.previous and found.life is None
