@@ -591,8 +591,8 @@ GANG: Final = _rows(
         "exec",
         "a rank is ready: exec: when its process runs; notify: when it reports so by supervise.notify, systemd-notify"
         " or another sender of READY=1; exit: when it has succeeded, so that the roles after it start; or when a probe"
-        " succeeds: tcp:[HOST:]PORT, unix:PATH, http://..., file:PATH, log:REGEX, exec:COMMAND; a list: when all are"
-        " met",
+        " succeeds: tcp:[HOST:]PORT, unix:PATH, http://..., file:PATH, log:REGEX, exec:COMMAND; several"
+        " (--ready again, or a list in a file): when all are met",
         option="--ready",
         group=_HEALTH,
         choices=WORDS,
