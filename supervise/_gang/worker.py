@@ -87,9 +87,9 @@ def recorded_ns(error_file: str, outcome: OutcomeFile | None, code: int | None =
         code: The exit code of the rank; None if it runs.
     """
     exists = os.access(error_file, os.F_OK)
-    if outcome is not None and outcome.fd >= 0 and (kind := outcome.kind()) != "closed":
+    if outcome is not None and outcome.fd >= 0 and outcome.kind() != "closed":
         raised = outcome.raised()
-        if raised is None or (kind == "exits" and code is not None and code >= 0):  # the exit code tells it
+        if raised is None:
             return None
         at_ns, text = raised
         if code is not None and text and error_file and not exists:

@@ -144,7 +144,7 @@ class SampleFile(OwnedFd):
         self._shortest_s = self._interval_s = max(_SHORTEST_S, ranks * _S_PER_RANK)
         self._begun_s = time.monotonic()
         self._torn = False
-        self.due_s = self._begun_s + self._interval_s
+        self.due_s: float = self._begun_s + self._interval_s
         """Time of the next sample (monotonic)."""
 
     def write(self, lives: Mapping[int, RankStatus]) -> None:
@@ -186,7 +186,7 @@ class SampleFile(OwnedFd):
 
     def _append(self, line: bytes) -> None:
         if self.fd < 0:
-            self.fd = open_to_append(os.path.join(self._directory, SAMPLES))
+            self.fd: int = open_to_append(os.path.join(self._directory, SAMPLES))
         if self._torn:
             line = b"\n" + line
         self._torn = os.write(self.fd, line) < len(line)

@@ -183,7 +183,7 @@ class Mailbox:
         self._read = 0
         self._held: tuple[int, Event] | None = None
         """The message after a gap, which follows its `EventsDropped`."""
-        self.last_told = False
+        self.last_told: bool = False
         self._arrived = asyncio.Event()
         self._waking = False
         """Whether the event loop has a pending wake-up, so that a blocked loop does not accumulate wake-ups."""

@@ -300,17 +300,6 @@ def test_o4_a_function_that_cannot_write_its_record_tells_the_host(tmp_path, kin
     assert "ValueError: the first" in result.failures[0].message["message"]
 
 
-@each_function
-def test_o4_an_exit_code_counts_from_the_call_of_sys_exit(tmp_path, kind):
-    """A thread keeps the process alive until the stop ends it, so that its exit code does not say it."""
-    with faulty(tmp_path, kind, [f"{LINGERS}sys.exit(7)", "wait_for_word(); os._exit(9)"]) as gang:
-        assert gang.hear() == ["left"]
-        gang.tell(1)
-        result = gang.wait()
-    assert result.root_cause == 0
-    assert "SystemExit: 7" in result.failures[0].message["message"]
-
-
 ASYNCHRONOUS = """
 import asyncio
 sys.path.insert(0, os.environ["HOST_PATH"])

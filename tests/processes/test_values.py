@@ -267,13 +267,12 @@ os._exit(0)
     assert "exited with code 0 without a return value" in told(result.failures[0])
 
 
-@pytest.mark.parametrize("what", ["r", "x"])
 @pytest.mark.parametrize(("at_ns", "end"), [(0, 0), (2**64 - 1, 25), (2**63, 40), (1, 2**20)])
-def test_o13_a_false_record_of_an_exception_harms_no_one(tmp_path, what, at_ns, end):
+def test_o13_a_false_record_of_an_exception_harms_no_one(tmp_path, at_ns, end):
     """Of any time, of any size, with any content."""
     source = f"""
 import struct
-header = struct.pack("<8scQQ", b"supervis", {what.encode()!r}, {at_ns}, {end})
+header = struct.pack("<8scQQ", b"supervis", b"r", {at_ns}, {end})
 for name in os.listdir("/proc/self/fd"):
     try:
         if "supervise-outcome" in os.readlink(f"/proc/self/fd/{{name}}"):

@@ -89,7 +89,8 @@ def _call(settings: Settings) -> None:
             _wait_for_release(settings.hold)
             _watch_exit(settings)
     except SystemExit as leaving:
-        handler.record_exit(leaving)
+        if _tells_more(leaving.code):
+            handler.record_exception(_explained(leaving) if isinstance(leaving.code, int) else leaving)
         raise
     except KeyboardInterrupt as error:
         handler.record_exception(error)
@@ -100,6 +101,11 @@ def _call(settings: Settings) -> None:
         if not handler.has_recorded:
             sys.excepthook(type(error), error, error.__traceback__)
         raise SystemExit(1) from None
+
+
+def _tells_more(code: object) -> bool:
+    """Return whether the argument of `sys.exit` says more than the exit code: it is a text, or is truncated to 0."""
+    return code is not None and (not isinstance(code, int) or _is_truncated(code))
 
 
 def exit_code(code: int) -> int:
@@ -162,35 +168,22 @@ class _RankErrorHandler(ErrorHandler):
         self._path = super()._get_error_file_path()
         self._settings = settings
 
-    def tell(self, e: BaseException | None, *, exits: bool = False) -> None:
+    def _tell(self, e: BaseException | None) -> None:
         """Tell the host that an exception has left the function. The first call counts."""
         if self._told_ns is None and os.getpid() == self._rank_pid:
             self._told_ns = time.monotonic_ns()
-            self._send("" if e is None else first_record_of(e, time.time_ns()), exits=exits)
+            self._send("" if e is None else first_record_of(e, time.time_ns()))
 
-    def _send(self, text: str, *, exits: bool = False) -> bool:
+    def _send(self, text: str) -> bool:
         channel, address = self._settings.channel, self._settings.address
-        return return_value.tell_raised(channel, address, self._told_ns or 0, text, exits=exits)
-
-    def record_exit(self, leaving: SystemExit) -> None:
-        """Record a call of `sys.exit` whose argument says more than the exit code; tell the host of another failure.
-
-        The argument says more if it is a text, or is truncated to 0.
-        """
-        if not isinstance(leaving.code, int):
-            if leaving.code is not None:
-                self.record_exception(leaving)
-        elif _is_truncated(leaving.code):
-            self.record_exception(_explained(leaving))
-        elif leaving.code:
-            self.tell(leaving, exits=True)
+        return return_value.tell_raised(channel, address, self._told_ns or 0, text)
 
     def record_exception(self, e: BaseException) -> None:
-        self.tell(e)
+        self._tell(e)
         super().record_exception(e)
 
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
-        self.tell(None)
+        self._tell(None)
         super().dump_error_file(rootcause_error_file, error_code)
 
     def _could_not_write(self, error: Exception, text: str) -> None:

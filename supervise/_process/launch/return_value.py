@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from supervise._process.launch.hold import Hold
 
-    Kind = Literal["value", "None", "closed", "raised", "exits", "absent"]
+    Kind = Literal["value", "None", "closed", "raised", "absent"]
     Address = tuple[int, int, int, int]
     """Device and inode of the file; pid and descriptor of the host, by which the worker can open the file again."""
 
@@ -49,8 +49,8 @@ _MAGIC = b"supervis"
 _NOTE_BYTES = 8192
 _RECORD_BYTES = 4 << 20
 """As `result.MOST_BYTES`."""
-_VALUE, _NONE, _CLOSED, _RAISED, _EXITS = b"v", b"n", b"c", b"r", b"x"
-_KINDS: dict[bytes, Kind] = {_VALUE: "value", _NONE: "None", _CLOSED: "closed", _RAISED: "raised", _EXITS: "exits"}
+_VALUE, _NONE, _CLOSED, _RAISED = b"v", b"n", b"c", b"r"
+_KINDS: dict[bytes, Kind] = {_VALUE: "value", _NONE: "None", _CLOSED: "closed", _RAISED: "raised"}
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 CHANNEL_CLOSED = "result channel closed by the worker"
@@ -81,8 +81,7 @@ class OutcomeFile:
     def kind(self) -> Kind:
         """Return the kind of content: a complete value, the value None, a complaint, an exception, or nothing.
 
-        The exception ``exits`` is that of `sys.exit` with an exit code other than 0. Call it after the worker has
-        exited.
+        Call it after the worker has exited.
         """
         header = os.pread(self.fd, _HEADER.size, 0)
         if len(header) < _HEADER.size:
@@ -99,7 +98,7 @@ class OutcomeFile:
 
     def raised(self) -> tuple[int, bytes] | None:
         """Return when an exception has left the function, in monotonic ns, and a record of it; None if none has."""
-        if self.fd < 0 or self.kind() not in ("raised", "exits"):
+        if self.fd < 0 or self.kind() != "raised":
             return None
         _, _, at_ns, end = _HEADER.unpack(os.pread(self.fd, _HEADER.size, 0))
         size = min(max(end - _HEADER.size, 0), _RECORD_BYTES)  # the worker may have written anything
@@ -192,7 +191,7 @@ def send(fd: int, address: Address, value: object) -> None:
     os.pwrite(fd, _HEADER.pack(_MAGIC, _VALUE, len(apart), end), 0)
 
 
-def tell_raised(fd: int, address: Address, at_ns: int, record: str, *, exits: bool = False) -> bool:
+def tell_raised(fd: int, address: Address, at_ns: int, record: str) -> bool:
     """Write that an exception has left the function; return whether that succeeded. The worker calls this.
 
     Args:
@@ -200,7 +199,6 @@ def tell_raised(fd: int, address: Address, at_ns: int, record: str, *, exits: bo
         address: The address of the channel.
         at_ns: Time of the exception, in monotonic ns.
         record: A record of the exception, in the format of error files.
-        exits: Whether the exception is that of `sys.exit`, with an exit code other than 0.
     """
     content = record.encode(errors="backslashreplace")
     end = _HEADER.size + len(content)
@@ -208,7 +206,7 @@ def tell_raised(fd: int, address: Address, at_ns: int, record: str, *, exits: bo
         channel = fd if _is_ours(fd, address) else _opened(address)
         try:
             os.pwrite(channel, content, _HEADER.size)
-            os.pwrite(channel, _HEADER.pack(_MAGIC, _EXITS if exits else _RAISED, at_ns, end), 0)
+            os.pwrite(channel, _HEADER.pack(_MAGIC, _RAISED, at_ns, end), 0)
         finally:
             if channel != fd:
                 os.close(channel)
@@ -385,6 +383,6 @@ def complaint(code: int, kind: str) -> str | None:
     """
     if kind == "closed":
         return CHANNEL_CLOSED
-    if code == 0 and kind in ("absent", "raised", "exits"):
+    if code == 0 and kind in ("absent", "raised"):
         return "exited with code 0 without a return value (os._exit, or a crash in a C library)"
     return None

@@ -335,7 +335,7 @@ class Sampling(SampleFile):
                 reply, self._reply = self._reply, None
                 status = reply.get(timeout=0)
         except Exception:  # the gang has ended
-            self.due_s = math.inf
+            self.due_s: float = math.inf
         if status is not None:
             running = {rank: row for rank, row in status.ranks.items() if rank in status.running}
             self.write(running)
