@@ -254,7 +254,8 @@ def test_streams_that_were_not_redirected_are_no_error(supervise: Command):
     supervise.run("-q", "--run-id", "job", "-r", "1", "-t", "0", "sh", "-c", "echo out; echo err >&2")
     assert told(supervise, "logs", "job") == "[default0]:out\n"
     supervise.run("-q", "--run-id", "none", "-r", "0", "-t", "0", "true")
-    assert told(supervise, "logs", "none") == ""
+    done = supervise.supervise("logs", "none")
+    assert (done.returncode, done.stdout, "has no logs; the options" in done.stderr) == (0, "", True)
     supervise.run("-q", "--run-id", "merged", "--merge", "sh", "-c", "echo out; echo err >&2")
     assert told(supervise, "logs", "merged") == "[default0]:out\n[default0]:err\n"
 
