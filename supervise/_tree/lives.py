@@ -522,8 +522,6 @@ def life_of(ref: object, report: Callable[..., object], child_id: str, tree: Tre
             for its own start.
     """
     if not isinstance(ref, pykka.ActorRef):
-        if isinstance(ref, pykka.ActorProxy):
-            ref.actor_ref.stop(block=False)  # the caller has no ref of it
         raise SpecError(f"a start function returned {repr_of(ref)}; return the ref of the actor, or None")
     if isinstance(ref, TreeRef):
         _adopt(ref, tree)

@@ -218,21 +218,6 @@ def test_wait_is_answered_when_no_actor_of_the_tree_is_in_the_registry(parts, gr
     assert kept == {"_Ear"}
 
 
-def test_an_actor_of_which_only_a_proxy_was_returned_is_stopped():
-    """Nobody else could stop it, and the interpreter would not exit."""
-    refs = []
-
-    def start():
-        refs.append(Brief.start("", None))
-        return refs[0].proxy()
-
-    tree = ActorSupervisor.start(name="tree", children=[ChildSpec(id="a", start=start)])
-    with pytest.raises(SuperviseError, match="'a' could not be started"):
-        tree.ask(Start(), timeout=PATIENCE_S)
-    assert refs[0].actor_stopped.wait(PATIENCE_S)
-    tree.stop(timeout=PATIENCE_S)
-
-
 def test_an_abandoned_actor_is_not_in_the_registry(parts, grow):
     """`ActorRegistry.stop_all` would wait for its thread."""
     gate = Gate()
