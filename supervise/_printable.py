@@ -98,6 +98,12 @@ def runs_of(numbers: Iterable[int]) -> list[str]:
     return ["-".join(map(str, run)) for run in runs]
 
 
+def ranks_as_text(ranks: Iterable[int]) -> str:
+    """Return ranks as text: ``rank 3`` or ``ranks 0-2, 4``."""
+    text = ", ".join(runs_of(sorted(set(ranks))))
+    return f"rank {text}" if text.isdigit() else f"ranks {text}"
+
+
 LOST_CODE = 255
 """The exit code in results of a rank whose exit status is unknown."""
 OUT_OF_MEMORY = "out of memory suspected"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal
 
-from supervise._printable import one_line, runs_of
+from supervise._printable import one_line, ranks_as_text
 from supervise._record import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 _LIBRARIES = ("/lib/python3", "/site-packages/", "/dist-packages/", "<frozen ")
 """Parts of the paths of files that are not the user's code."""
@@ -80,12 +80,6 @@ def group_stacks(stacks: Mapping[int, RankStacks]) -> list[str]:
         f"{ranks_as_text(ranks)}: {one_line(place + _difference(callers, paths[place] - {callers}))}"
         for (place, callers), ranks in ordered
     ]
-
-
-def ranks_as_text(ranks: Iterable[int]) -> str:
-    """Return sorted ranks as text: ``rank 3`` or ``ranks 0-2, 4``."""
-    text = ", ".join(runs_of(ranks))
-    return f"rank {text}" if text.isdigit() else f"ranks {text}"
 
 
 def main_thread(stacks: RankStacks) -> ThreadStack:

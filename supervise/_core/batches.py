@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from supervise._core import steps
 from supervise._core.model import Batch, Gang, grace_of
+from supervise._printable import ranks_as_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from supervise._core.steps import Decision
 
 
-FAILED = "have ended, and are not restarted"
+FAILED = "ended, and will not restart"
 FAILED_AGAIN = "did not become ready again"
 """The policy may start such ranks again and again, so another answer might never come."""
 
@@ -357,7 +358,7 @@ def fail_asks(gang: Gang, ranks: Iterable[int], decision: Decision, why: str, *,
         concerned = ask.kind == "restart" and not (begun and not ask.begun and ask.attempt == gang.attempt)
         if concerned and (lost := ask.pending.intersection(ranks)):
             del gang.asks[key]
-            decision.do(steps.FailAsks(keys=(key,), why=f"ranks {sorted(lost)} {why}"))
+            decision.do(steps.FailAsks(keys=(key,), why=f"{ranks_as_text(lost)} {why}"))
 
 
 # The stop of the gang

@@ -383,7 +383,7 @@ def _next_attempt(gang: Gang, decision: Decision) -> None:
 # The requests to restart or to terminate ranks
 
 
-_TERMINATED = "were terminated by a later request"
+_TERMINATED = "ended because of a later request to terminate"
 
 
 def _asked(gang: Gang, event: steps.RanksAsked, decision: Decision) -> None:

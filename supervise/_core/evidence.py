@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from supervise._printable import one_line
+from supervise._printable import one_line, ranks_as_text
 from supervise._record import NamedTuple
-from supervise.stacks import RankStacks, StackFrame, ThreadStack, is_own, main_thread, place_of, ranks_as_text
+from supervise.stacks import RankStacks, StackFrame, ThreadStack, is_own, main_thread, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -75,10 +75,10 @@ def by_stacks(stacks: Mapping[int, RankStacks], suspects: Sequence[int]) -> Susp
             return _odd(odd, read, ", outside of the collective")
         most = _majority(read, threads)
         if odd := [rank for rank in suspects if most and rank in read.keys() - most]:
-            return _odd(odd, read, f", unlike {ranks_as_text(sorted(most))}")
+            return _odd(odd, read, f", unlike {ranks_as_text(most)}")
     same_line = _majority(read, _main_only, lines=True)
     if len(most) == len(read) and (odd := [rank for rank in suspects if same_line and rank in read.keys() - same_line]):
-        return _odd(odd, read, f", on another line than {ranks_as_text(sorted(same_line))}")
+        return _odd(odd, read, f", on another line than {ranks_as_text(same_line)}")
     all_wait = bool(read) and all(any(map(_waits_for_others, _all_with_frames(each))) for each in read.values())
     missing = sorted({*stacks, *suspects} - read.keys())
     notes = [stacks[rank].notes[0] for rank in missing if rank in stacks and stacks[rank].notes][:1]

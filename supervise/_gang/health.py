@@ -16,7 +16,7 @@ from supervise._core.hangs import LATE_NS, Hang, Pulse, Silence
 from supervise._files import closing, open_folder
 from supervise._gang.describe import EventEmitter, Hung
 from supervise._gang.notify_sockets import NotifySockets, RankNotes, Report
-from supervise._printable import ending, one_line
+from supervise._printable import ending, one_line, ranks_as_text
 from supervise._runtime.loop import NO_TIMER, Loop, Timer
 from supervise._settings import WORDS
 from supervise.errors import SuperviseError
@@ -266,12 +266,10 @@ class HangWatch:
 
         If none has exited yet, it is those whose functions have returned.
         """
-        from supervise.stacks import ranks_as_text  # lazy: most gangs have no watchdog
-
         gang, names, outcomes = self._gang, self._names, {}
         ends = [end for end in gang.ends if gang.ranks[end.local_rank].by_itself and not gang.failed(end)]
         if ends := [end for end in ends if self._depend(end.local_rank, hang.local_rank)]:
-            who = ranks_as_text(sorted(names[end.local_rank] for end in ends))
+            who = ranks_as_text(names[end.local_rank] for end in ends)
             age_s = (time.monotonic_ns() - ends[-1].ended_ns) / 1e9
             return f"{who} exited {age_s:.1f} s ago with code {ends[-1].exitcode}"
         if self._host is not None:

@@ -195,7 +195,6 @@ class Worker(LoopActor):
         self._last_sent: signal.Signals | None = None
         self._sparing = NO_TIMER
         """The timer until which SIGKILL spares the resource trackers of the group."""
-        self._patience = NO_TIMER
         self._reaped = False
         self._signaled = False
         self._stop_replies: list[Reply[None]] = []
@@ -212,7 +211,8 @@ class Worker(LoopActor):
                 if message.wake and self._process is not None:  # after the stop's signal, nothing holds the rank
                     self._stop_sent = None
                     self._process.signal_group(signal.SIGCONT)
-                    self._release()
+                    if self._launched.outcome is not None:
+                        self._release()
             case Release():
                 self._release()
             case LookForStop():
@@ -339,8 +339,7 @@ class Worker(LoopActor):
         if status is not None and status.fileno() >= 0 and self._retry_s == _FIRST_RETRY_S:
             self._retry_s *= 2  # the fork server, the parent of the process, reports the code soon or never
             self._watch(status.fileno(), self._exited)
-            later = partial(self._guarded, self._exited_unless_given_up)
-            self._patience = self.loop.call_later(_SERVER_PATIENCE_S, later)
+            self.loop.call_later(_SERVER_PATIENCE_S, partial(self._guarded, self._exited_unless_given_up))
             return
         # The pidfd is readable, but a tracer delays the reap. The kernel does not report the tracer's detach, so poll.
         self.loop.call_later(self._retry_s, partial(self._guarded, self._exited_unless_given_up))
@@ -353,7 +352,6 @@ class Worker(LoopActor):
     def _report_exit(self, ended: Exit, ended_ns: int) -> None:
         assert self._process is not None  # noqa: S101
         self._reaped = True
-        self._patience.cancel()
         # The channel is already closed if this rank was reported as unkillable before
         outcome = self._launched.outcome
         kind = outcome.kind() if outcome is not None and outcome.fd >= 0 else None
@@ -554,7 +552,6 @@ class Worker(LoopActor):
 
     def _let_go(self) -> None:
         self._unwatch_all()
-        self._sparing.cancel()
         self._members = []
         self._slots.processes.pop(self._rank, None)
         if self._launched.status is not None:

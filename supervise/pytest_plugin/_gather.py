@@ -20,6 +20,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from supervise._files import closing
+from supervise._printable import ranks_as_text
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
@@ -217,10 +218,11 @@ class RankGather:
                 gone = [rank for rank in missing if self.folder.ended(rank).exists()]
                 gone = [rank for rank in gone if rank in self._missing(call)]
                 if gone:
-                    raise RankGatherError(f"rank_gather: {numbered(gone)} ended before call number {call + 1}")
+                    raise RankGatherError(f"rank_gather: {ranks_as_text(gone)} ended before call number {call + 1}")
                 if monotonic() >= deadline_s:
                     raise RankGatherError(
-                        f"rank_gather: {numbered(missing)} did not make call number {call + 1} within {timeout_s:g} s"
+                        f"rank_gather: {ranks_as_text(missing)} did not make call number {call + 1}"
+                        f" within {timeout_s:g} s"
                     )
                 bell.wait(deadline_s)
         self._last_complete = call
@@ -246,12 +248,6 @@ class RankGather:
 
     def _missing(self, call: int) -> list[int]:
         return [rank for rank in range(self.world_size) if not self.folder.value(call, rank).exists()]
-
-
-def numbered(ranks: list[int]) -> str:
-    """Return ``rank 2`` or ``ranks 0, 2``."""
-    numbers = sorted(set(ranks))
-    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
 
 
 here: RankGather | None = None

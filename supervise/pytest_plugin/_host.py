@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervise._files import closing
+from supervise._printable import ranks_as_text
 from supervise.pytest_plugin import _coverage, _gather, _mark, _rank, _verdict
 from supervise.pytest_plugin._gather import Folder, Plan
 from supervise.pytest_plugin._mark import MarkError
@@ -367,7 +368,7 @@ def _raise(gang: Gang, verdict: _verdict.Verdict) -> None:
     ]
     if exits:
         _, _, reason, returncode = min(exits)
-        ranks = _gather.numbered([rank for _, rank, *rest in exits if rest == [reason, returncode]])
+        ranks = ranks_as_text(rank for _, rank, *rest in exits if rest == [reason, returncode])
         pytest.exit(f"{ranks}: {reason}", returncode)
     if verdict.wasxfail is not None and verdict.outcome == "skipped":
         raise RanksError(verdict.wasxfail)

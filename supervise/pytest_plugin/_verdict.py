@@ -11,8 +11,8 @@ from _pytest._code.code import ExceptionRepr
 
 from supervise import group_stacks
 from supervise._blame import Cause, lost_peer, put_dead_first
-from supervise._printable import ending
-from supervise.pytest_plugin._gather import RankGatherError, numbered
+from supervise._printable import ending, ranks_as_text
+from supervise.pytest_plugin._gather import RankGatherError
 
 if TYPE_CHECKING:
     import pytest
@@ -140,7 +140,7 @@ def _cause(each: RankVerdict) -> Cause:
 
 def named(ranks: list[RankVerdict]) -> str:
     """Return ``rank 2`` or ``ranks 0, 2`` for verdicts on these ranks."""
-    return numbered([each.rank for each in ranks])
+    return ranks_as_text(each.rank for each in ranks)
 
 
 def stopped_notes(stopped: list[RankVerdict], gang: Gang, place: str) -> list[str]:

@@ -281,7 +281,7 @@ def test_a_restart_of_a_rank_that_fails_again_and_again_is_an_error(supervise: C
         (tmp_path / "bad").touch()
         code, error = refused(supervise, "restart", "job", "--rank", "0")
         name = supervise.directory().name
-        assert (code, error) == (1, f"supervise restart: {name}: ranks [0] did not become ready again\n")
+        assert (code, error) == (1, f"supervise restart: {name}: rank 0 did not become ready again\n")
 
 
 def test_a_restart_of_a_rank_that_does_not_exist_is_wrong_usage(supervise: Command):

@@ -469,7 +469,7 @@ def test_an_older_request_does_not_start_a_rank_that_was_terminated_since():
     )[0]
     gang, actions = run(gang, Swept(key=2), NOT_LAUNCHED, AllReaped(recorded={}), Swept())
     assert AnswerAsk(key=2, ranks=FIRST) in actions
-    assert FailAsks(keys=(1,), why="ranks [1] did not become ready again") in actions
+    assert FailAsks(keys=(1,), why="rank 1 did not become ready again") in actions
     gang, actions = run(gang, expired("backoff"), Assembled(), started(1))
     assert gang.left_out == FIRST
     assert not gang.batch_of
@@ -482,7 +482,7 @@ def test_a_rank_that_fails_again_before_it_is_ready_fails_the_request_that_has_s
     gang = run(gang, RanksAsked("restart", 1, SECOND), exited(1, -15), Swept(key=1))[0]
     gang, actions = run(gang, TimerExpired(name="backoff", key=1), NOT_LAUNCHED._replace(attempt=1))
     failed = [(action.keys, action.why) for action in actions if isinstance(action, FailAsks)]
-    assert failed == [((1,), "ranks [1] did not become ready again")]
+    assert failed == [((1,), "rank 1 did not become ready again")]
     assert gang.phase == ("stopping" if strategy == "one_for_all" else "running")
     assert gang.policy is not None
 
@@ -513,7 +513,7 @@ def test_a_restart_of_all_that_fails_again_fails_the_requests_that_wait_for_it()
     gang = run(in_backoff(), RanksAsked("restart", 1, FIRST))[0]
     gang, actions = run(gang, expired("backoff"), Assembled(), started(0), NOT_LAUNCHED._replace(attempt=1))
     failed = [(action.keys, action.why) for action in actions if isinstance(action, FailAsks)]
-    assert failed == [((1,), "ranks [0] did not become ready again")]
+    assert failed == [((1,), "rank 0 did not become ready again")]
 
 
 def test_a_temporary_rank_that_a_restart_of_all_cannot_launch_fails_its_request():
@@ -524,7 +524,7 @@ def test_a_temporary_rank_that_a_restart_of_all_cannot_launch_fails_its_request(
     gang = run(gang, Swept(), expired("backoff"), Assembled(), started(0))[0]
     actions = run(gang, NOT_LAUNCHED)[1]
     failed = [(action.keys, action.why) for action in actions if isinstance(action, FailAsks)]
-    assert failed == [((1,), "ranks [1] have ended, and are not restarted")]
+    assert failed == [((1,), "rank 1 ended, and will not restart")]
 
 
 def test_a_termination_is_answered_although_a_later_request_starts_the_rank_again():

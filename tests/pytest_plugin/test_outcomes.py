@@ -384,7 +384,7 @@ def test_a_rank_that_gets_sigterm_shows_where(outcomes):
 def test_a_timeout_shows_the_stacks_of_the_ranks_that_still_run(outcomes):
     """From the test's own call on."""
     text = outcomes.of("test_hangs")["text"]
-    assert re.match(r"timeout: ranks 1, 2 of 3 still running after (8|9|\d\d)\.", text)
+    assert re.match(r"timeout: ranks 1-2 of 3 still running after (8|9|\d\d)\.", text)
     assert "ranks 1-2: test_hangs (test_it.py:" in text
     assert "rank 0 was" not in text
     assert text.count(", in test_hangs") == 2
@@ -539,7 +539,7 @@ def test_an_exit_of_several_ranks_names_those_of_the_first(tmp_path):
     )
     done = run(tmp_path, *QUIET)
     assert done.code == 8, done.out
-    assert "Exit: ranks 1, 2: first" in done.out
+    assert "Exit: ranks 1-2: first" in done.out
 
 
 def test_what_is_kept_of_long_tests_noisy_ranks_and_their_children(tmp_path):

@@ -254,7 +254,8 @@ class Process:
         if pid == 0:
             return None
         code = os.waitstatus_to_exitcode(status)
-        self._mark(code)
+        if self._keep is not None:
+            self._mark(code)
         return Exit(
             code=code,
             core_dumped=os.WCOREDUMP(status),
