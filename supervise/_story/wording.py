@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _SPANS = 12
 _OF_RANKS = re.compile(r"ranks? (\d{1,9}(?:-\d{1,9})?(?:, \d{1,9}(?:-\d{1,9})?)*)(?=: )", re.ASCII)
 _STATUS_CHARS = 60
+_EVIDENCE_CHARS = 300
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP = 1024
 _LONGEST = 60
@@ -93,6 +94,15 @@ def at_step(step: int | None, status: str | None) -> str:
     """Return what a rank reported last, to follow a verb: `` at step 1200 (epoch 3)``; "" if that is nothing."""
     where = "" if step is None else f" at step {step}"
     return f"{where} ({shortened(status, _STATUS_CHARS)})" if status else where
+
+
+def hang_of(fields: Mapping[str, Any]) -> str:
+    """Return what was missing in a hang, and its culprit: ``no heartbeat for 30 s (step 4, "loading"); ...``."""
+    seen = [f"step {fields['step']}"] if "step" in fields else []
+    seen += [f'"{shortened(fields["status"], _STATUS_CHARS)}"'] if fields.get("status") else []
+    details = f" ({', '.join(seen)})" if seen else ""
+    why = f"; {shortened(fields['evidence'], _EVIDENCE_CHARS)}" if fields.get("evidence") else ""
+    return f"no {shortened(fields['tier'], _STATUS_CHARS)} for {seconds(fields['age_s'])}{details}{why}"
 
 
 def left_outside(fields: Mapping[str, Any]) -> str:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 from signal import Signals
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from supervise._files import last_lines
 from supervise._printable import OUT_OF_MEMORY, one_line, printable
 from supervise._record import NamedTuple
 from supervise._story import failure_report
-from supervise._story.wording import at_step, exit_of, failed_or_ended, left_outside, seconds, spans
+from supervise._story.wording import at_step, exit_of, failed_or_ended, hang_of, left_outside, seconds
 from supervise._views.samples import log_paths
 from supervise.result import ProcessFailure, RankEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from supervise._views.recorded_run import RecordedRun
     from supervise._views.run_state import Failure, Occurrence
@@ -38,7 +38,7 @@ def why_failed(run: RecordedRun, rank: int, failure: Failure) -> list[str]:
     life, exited = failure.life, failure.life.end
     code = None if exited is None else _exitcode(exited.fields)
     if exited is None or code is None or not life.pid:  # it runs, or the event is not as supervise writes it
-        return [f"{spans([rank], run.titles)} failed: {one_line(failure.why or 'its end is not known')}"]
+        return [f"{run.spans([rank])} failed: {one_line(failure.why or 'its end is not known')}"]
     fields = exited.fields
     paths = log_paths(run.path, rank, life.attempt)
     out, err = (path if os.path.lexists(path) else "" for path in paths)
@@ -84,6 +84,7 @@ def _story(run: RecordedRun) -> failure_report.Story:
 
 
 LONGEST_TEXT = 300
+Name: TypeAlias = "Callable[[Iterable[int]], str]"
 KINDS = {
     "events.lost": "lost",
     "gang.restarting": "restart",
@@ -117,22 +118,22 @@ CANCELED = "did not take place"
 """What is said about an announced restart that has not begun at the end of the run."""
 
 
-def incident(it: Occurrence, *, present: bool, titles: Sequence[str] = (), canceled: bool = False) -> Incident:
+def incident(it: Occurrence, name: Name, *, present: bool, canceled: bool = False) -> Incident:
     """Return an event of `KINDS` in words.
 
     Args:
         it: The event.
+        name: Function that returns ranks as text, such as `RecordedRun.spans`.
         present: Whether the words are about the present, as in ``hangs``; otherwise about the past, as in ``hung``.
-        titles: Role and role rank of each rank, as for `spans`.
         canceled: Whether it announces a restart that did not take place.
     """
-    return Incident(it.at_s, KINDS[it.name], it.rank, _text(it, titles, present=present, canceled=canceled))
+    return Incident(it.at_s, KINDS[it.name], it.rank, _text(it, name, present=present, canceled=canceled))
 
 
 def _text(  # noqa: C901, PLR0911 - one case per event
-    it: Occurrence, titles: Sequence[str], *, present: bool, canceled: bool
+    it: Occurrence, name: Name, *, present: bool, canceled: bool
 ) -> str:
-    rank, fields = "" if it.rank is None else spans([it.rank], titles), it.fields
+    rank, fields = "" if it.rank is None else name([it.rank]), it.fields
     match it.name:
         case "process.exited":
             after = f" after {seconds(fields['uptime_s'])}" if "uptime_s" in fields else ""
@@ -142,7 +143,7 @@ def _text(  # noqa: C901, PLR0911 - one case per event
             again = f"a restart of {rank} {CANCELED}" if canceled else f"{rank} restarts {_soon(it)}"
             return f"{again}: {stopped}{end_of(it)}"
         case "process.hung":
-            return f"{rank} {'hangs' if present else 'hung'}: {hang_of(it)}"
+            return f"{rank} {'hangs' if present else 'hung'}: {hang_of(fields)}"
         case "process.faulted":
             return f"{rank}: {short(fields['message'])}"
         case "process.start_failed":
@@ -155,11 +156,11 @@ def _text(  # noqa: C901, PLR0911 - one case per event
             return f"{rank} survived SIGKILL (pid {fields.get('pid')})"
         case "gang.restarting":
             how = fields["error_type"]
-            why = f"{spans([fields['root_cause_rank']], titles)} {failed_or_ended(how)} ({short(how)})"
+            why = f"{name([fields['root_cause_rank']])} {failed_or_ended(how)} ({short(how)})"
             again = f"a restart of all ranks {CANCELED}" if canceled else f"all ranks restart {_soon(it)}"
             return f"{again}: {why}"
         case "gang.stopping":
-            return f"supervise stops the ranks ({reason_of(fields)})"
+            return f"supervise {'stops' if present else 'stopped'} the ranks ({reason_of(fields)})"
         case "events.lost":
             return f"{fields['count']} events could not be written"
         case _:
@@ -169,14 +170,6 @@ def _text(  # noqa: C901, PLR0911 - one case per event
 def _soon(it: Occurrence) -> str:
     delay_s = it.fields.get("backoff_s", 0)
     return f"in {seconds(delay_s)}" if delay_s else "at once"
-
-
-def hang_of(it: Occurrence) -> str:
-    """Return what was missing in a hang: ``no heartbeat for 30 s, step 4, "loading"``."""
-    step = f", step {it.fields['step']}" if "step" in it.fields else ""
-    step += f', "{short(it.fields["status"])}"' if it.fields.get("status") else ""
-    why = f"; {short(it.fields['evidence'])}" if it.fields.get("evidence") else ""
-    return f"no {short(it.fields['tier'])} for {seconds(it.fields['age_s'])}{step}{why}"
 
 
 def end_of(it: Occurrence) -> str:

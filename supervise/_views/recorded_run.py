@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from supervise._files import closing, open_regular, read_regular
 from supervise._printable import one_line
 from supervise._process.containment.procfs import look, started
-from supervise._story.wording import counted
+from supervise._story.wording import counted, spans
 from supervise._views.run_state import MOST_RANKS, parsed_time
 from supervise._views.samples import SAMPLES, STREAMS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
 
@@ -315,6 +315,13 @@ class RecordedRun:
     def titles(self) -> list[str]:
         """Role and role rank of each rank, as `titles_of` returns them."""
         return titles_of(self.roles)
+
+    def spans(self, ranks: Iterable[int]) -> str:
+        """Return local ranks as text with their roles, such as ``rank 3 (web 1)``.
+
+        On one host of several, it is ``local rank 3``.
+        """
+        return spans(ranks, self.titles, local=self.is_of_one_host_of_several)
 
     @property
     def counts(self) -> str:

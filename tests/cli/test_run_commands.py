@@ -77,7 +77,7 @@ def test_restarts_and_hangs_are_in_the_story(supervise: Command):
     supervise.run(*words, **supervise.patient_stacks())
     shown = told(supervise, "show", "b")
     assert re.search(r"^  stacks: /.*stacks-1\.txt\n  logs: ", shown, re.MULTILINE)
-    assert re.search(r"^  rank 0 hung: no output for [\d.]+ s$", shown, re.MULTILINE)
+    assert re.search(r"^  rank 0 hung: no output for [\d.]+ m?s$", shown, re.MULTILINE)
     assert re.search(r"^  stacks: /.*stacks-1\.txt$", shown, re.MULTILINE)
 
 
@@ -95,9 +95,9 @@ def test_show_tells_what_happened_in_its_order(supervise: Command):
     write_run(supervise.tmp_path / "runs" / "job_x", 1, events, outcome="succeeded", exit_code=0)
     shown = told(supervise, "show", "job_x").splitlines()[5:]
     assert shown == [
-        '  rank 0 hung: no answer for 1.0 s ("exec:false: exit code 1")',
+        '  rank 0 hung: no answer for 1 s ("exec:false: exit code 1")',
         "  rank 0 ended (exit code 4); restart 1 of this rank",
-        "  rank 0 hung: no answer for 2.0 s",
+        "  rank 0 hung: no answer for 2 s",
         "  exit:     0",
     ]
     page = html.unescape(told(supervise, "report", "job_x", "--output", "-"))

@@ -268,5 +268,5 @@ def test_on_an_engine_incidents_name_global_ranks(run):
     append(run, event("process.hung", 1, 3, tier="heartbeat", age_s=30.0, step=4) | {"local_rank": 1, "host": 1})
     incidents = Incidents(str(run))
     (found,) = incidents.look()
-    assert (found.rank, found.text) == (3, "rank 3 hangs: no heartbeat for 30 s, step 4")
+    assert (found.rank, found.text) == (3, "rank 3 hangs: no heartbeat for 30 s (step 4)")
     assert list(incidents.state.ranks) == [3]

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from supervise._record import NamedTuple
-from supervise._story.wording import titled
-from supervise._views.incidents import KINDS, Incident, end_of, hang_of, incident, reason_of, short
+from supervise._story.wording import hang_of, titled
+from supervise._views.incidents import KINDS, Incident, end_of, incident, reason_of, short
 from supervise._views.run_state import MOST_RANKS, Life, Occurrence, RankLives, RunState, is_a, parsed_time
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ class History:
         canceled = {it for it in (*self._of_gang, *self._told) if self.state.is_canceled(it, run.state)}
         self.marks = [_mark(it) for it in self._of_gang if it not in canceled]
         """What happened to the whole gang: starts, restarts, its stop."""
-        self.incidents = [incident(it, present=False, titles=run.titles, canceled=it in canceled) for it in self._told]
+        self.incidents = [incident(it, run.spans, present=False, canceled=it in canceled) for it in self._told]
         """Restarts, hangs, losses, and processes that remained, with the ranks in the text."""
         if run.state != "running":
             for rank in self.ranks.values():
@@ -322,7 +322,7 @@ def _mark(it: Occurrence) -> Incident:
         case "process.stopped":
             kind, text = "suspended", f"suspended by {short(it.fields['signal'])}"
         case "process.hung":
-            kind, text = "hung", hang_of(it)
+            kind, text = "hung", hang_of(it.fields)
         case "gang.restarting":
             kind, text = "restart", "restart of all ranks"
         case "gang.started":

@@ -11,7 +11,7 @@ from supervise._files import last_lines, read_regular
 from supervise._printable import one_line
 from supervise._story.failure_report import WHY_LINES, end_of_output
 from supervise._story.small_timeline import Row, axis, block, grid, hatched, table, text, unbroken
-from supervise._story.wording import counted, seconds, shortened, size, spans
+from supervise._story.wording import counted, seconds, shortened, size
 from supervise._views.incidents import why_failed
 from supervise._views.report.history import (
     History,
@@ -244,14 +244,14 @@ class Timeline:
     def _folded(self, group: list[RankHistory]) -> str:
         drawn = max(group, key=lambda rank: (_end_s(rank), -rank.rank))
         inner = "".join(self._row(rank, thin=True) for rank in group)
-        who = spans((rank.rank for rank in group), self._history.run.titles)
+        who = self._history.run.spans(rank.rank for rank in group)
         whole = self._row(drawn, label=f"{len(group)} ranks", note=who)
         hint = f'<p class="note">{text(who)}; the row above shows rank {drawn.rank}.</p>'
         return f'<details class="fold"><summary>{whole}</summary>{hint}{inner}</details>'
 
     def _row(self, rank: RankHistory, *, label: str = "", note: str = "", thin: bool = False) -> str:
         cause = rank.rank == self._history.root_cause
-        told = f"{note or spans([rank.rank], self._history.run.titles)}: {self._told(rank)}"
+        told = f"{note or self._history.run.spans([rank.rank])}: {self._told(rank)}"
         name = text(label or rank.rank)
         title = text(rank.title) if self._history.several_roles and not note else ""
         badge = '<strong class="cause">root cause:</strong> ' if cause else ""
@@ -488,7 +488,7 @@ def _unknown_ends(run: RecordedRun, history: History) -> str:
     """Return a sentence that names the ranks whose last life has no known end; "" if there is no such rank."""
     found = [rank for rank, each in history.ranks.items() if each.life is not None and each.life.ending == "unknown"]
     verb = "end of {} is" if len(found) == 1 else "ends of {} are"
-    return f" The {verb.format(spans(found, run.titles))} not known." if found else ""
+    return f" The {verb.format(run.spans(found))} not known." if found else ""
 
 
 def _stop(history: History) -> str:
@@ -513,8 +513,12 @@ def _failed(run: RecordedRun, history: History) -> str:
     first, *others = failures
     lines = why_failed(run, first, failures[first])
     goes_on = "; the run goes on" if run.state == "running" else ""
-    told = _moment(history, f"R{spans([first], run.titles)[1:]} failed", failures[first].at_s, goes_on)
-    return told + _lines([*lines, "", f"{spans(others, run.titles)} failed later"] if others else lines)
+    told = _moment(history, f"{_begun(run.spans([first]))} failed", failures[first].at_s, goes_on)
+    return told + _lines([*lines, "", f"{run.spans(others)} failed later"] if others else lines)
+
+
+def _begun(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _lines(lines: Iterable[str]) -> str:
@@ -558,8 +562,8 @@ def _logs(run: RecordedRun, history: History) -> Iterator[str]:
         for path in reversed(logs.get(rank.rank, [])):
             if lines := end_of_output(last_lines(path, WHY_LINES)):
                 where = text(os.path.relpath(path, run.path))
-                name = text(spans([rank.rank], run.titles)[1:])
-                yield f'<h3>R{name}, <code>{where}</code></h3><pre tabindex="0">{block(chr(10).join(lines))}</pre>'
+                name = text(_begun(run.spans([rank.rank])))
+                yield f'<h3>{name}, <code>{where}</code></h3><pre tabindex="0">{block(chr(10).join(lines))}</pre>'
     if len(failed) > _MOST_LOGS:
         yield f'<p class="note">{len(failed) - _MOST_LOGS} more ranks failed.</p>'
 

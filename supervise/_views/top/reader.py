@@ -7,13 +7,22 @@ import stat
 import time
 from collections import deque
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from supervise._files import closing, open_regular
 from supervise._printable import one_line, printable
 from supervise._record import NamedTuple
-from supervise._views.incidents import KINDS, LONGEST_TEXT, Incident, exit_with_complaint, incident, why_failed
+from supervise._story.wording import spans
+from supervise._views.incidents import (
+    KINDS,
+    LONGEST_TEXT,
+    Incident,
+    Name,
+    exit_with_complaint,
+    incident,
+    why_failed,
+)
 from supervise._views.recorded_run import objects
 from supervise._views.run_state import RunState
 from supervise._views.samples import Usage, log_paths, trees
@@ -207,14 +216,14 @@ _NO_INCIDENTS = ("process.leaked", "process.unkillable")
 class Incidents:
     """Follows ``events.jsonl``. Used by one thread."""
 
-    def __init__(self, directory: str, titles: Sequence[str] = ()) -> None:
+    def __init__(self, directory: str, name: Name = spans) -> None:
         """Begin at the start of the file.
 
         Args:
             directory: The run directory.
-            titles: Role and role rank of each rank; empty if all have the same role.
+            name: Function that returns ranks as text.
         """
-        self._titles = titles
+        self._name = name
         self.kept: deque[Incident] = deque(maxlen=MOST_KEPT)
         """The newest incidents, the oldest first."""
         self.first: Incident | None = None
@@ -244,7 +253,7 @@ class Incidents:
         level = it.fields.get("level")
         if level not in _LEVELS.get(it.name, (level,)):
             return None
-        found = incident(it, present=True, titles=self._titles)
+        found = incident(it, self._name, present=True)
         if it.name == "gang.restarting":
             self.first = None
         elif it.name == "process.exited" and it.rank is not None:
@@ -288,7 +297,7 @@ class Reader:
         self._run = run
         self._titles = titles if run is None else run.titles
         self._directory = os.devnull if run is None else run.path  # there are no files below the null device
-        self.incidents = Incidents(self._directory, self._titles)
+        self.incidents = Incidents(self._directory, partial(spans, titles=titles) if run is None else run.spans)
         self._remote = run is not None and run.info.get("engine", "local") != "local"
         self._before: deque[_Before] = deque()
         """The readings of the last `_OUTPUT_S`, and the one before these; the oldest first."""

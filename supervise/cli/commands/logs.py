@@ -21,7 +21,6 @@ from supervise._files import closing, data_begin, open_regular
 from supervise._logs.lines import last_segment
 from supervise._printable import one_line
 from supervise._record import NamedTuple
-from supervise._story.wording import spans
 from supervise._views.recorded_run import RecordedRun
 from supervise._views.run_state import checked
 from supervise.cli.commands.runs import RunParser
@@ -339,7 +338,7 @@ def logs(words: Sequence[str]) -> int:
         made.error("--previous shows lives that have ended; omit it or -f")
     if not (_wanted(run, found) or may_come or _gone(run, found)):
         if found.ranks is not None and run.logs().keys().isdisjoint(found.ranks):
-            made.error(f"there is no log of {spans(found.ranks, run.titles)} in {one_line(run.name)}")
+            made.error(f"there is no log of {run.spans(found.ranks)} in {one_line(run.name)}")
         if found.previous or found.life is not None:
             who = "no rank" if found.ranks is None else "none of these ranks"
             made.error(f"{who} has {'an earlier life' if found.previous else f'a life {found.life}'} in {run.name}")
@@ -393,7 +392,7 @@ def _told_what_is_gone(run: RecordedRun, found: argparse.Namespace) -> int:
     gone = _gone(run, found)
     for path, reason in sorted(gone.items()):
         *_, rank, name = path.split(os.sep)
-        who = spans([int(rank)], run.titles) if values.is_count(rank) else f"rank {one_line(rank)}"
+        who = run.spans([int(rank)]) if values.is_count(rank) else f"rank {one_line(rank)}"
         print(f"supervise logs: {who} has no {name}: {one_line(reason)}", file=sys.stderr)
     return 1 if gone and all(log.path in gone for log in _wanted(run, found)) else 0
 
@@ -439,7 +438,7 @@ def _plain(run: RecordedRun, found: argparse.Namespace, *, separated: bool) -> _
 
     def write(log: Log, at_s: float, within_s: float, lines: list[bytes]) -> None:
         if separated and lives.get(log.rank, 0) != log.attempt:
-            head = f"--- {spans([log.rank], run.titles)}, life {log.attempt} ---\n"
+            head = f"--- {run.spans([log.rank])}, life {log.attempt} ---\n"
             sys.stdout.buffer.write(head.encode(errors="replace"))
         lives[log.rank] = log.attempt
         prefix = prefix_of(log.rank)

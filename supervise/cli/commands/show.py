@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import TYPE_CHECKING
 
 from supervise._printable import one_line, printable
-from supervise._story.wording import at_step, columns, exit_of, failed_or_ended, fitted, left_outside, spans
-from supervise._views.incidents import CANCELED, reason_of
+from supervise._story.wording import at_step, columns, exit_of, failed_or_ended, fitted
+from supervise._views.incidents import CANCELED, incident
 from supervise._views.run_state import RESTARTS, Occurrence, RankLives, RunState, parsed_time
 from supervise.cli.commands.runs import (
     RunParser,
@@ -119,7 +118,7 @@ class _Story:
 
     def __init__(self, run: RecordedRun) -> None:
         self.run = RunState()
-        self.spans = partial(spans, titles=run.titles, local=run.is_of_one_host_of_several)
+        self.spans = run.spans
         self.restarts: list[str] = []
         """A line for each restart; after the end of the run, for each that took place."""
         self._newest: dict[int | None, tuple[Occurrence, int, str]] = {}
@@ -135,7 +134,7 @@ class _Story:
                 self.lines[at] = it.name, f"{self.lines[at][1]} {CANCELED}"
                 self.restarts.remove(line)
 
-    def _take(self, it: Occurrence) -> None:  # noqa: C901 - one case per event
+    def _take(self, it: Occurrence) -> None:
         fields = it.fields
         who = "" if it.rank is None else self.spans([it.rank])
         line = ""
@@ -148,22 +147,14 @@ class _Story:
                 again = f"restart {number} of this rank"
                 verb = "was stopped" if fields.get("end_role") in ("bystander", "terminated") else "ended"
                 line = f"{who} {verb} ({self.run.fault(it.rank) or exit_of(fields)}); {again}"
-            case "process.hung":
-                status = f' ("{fields["status"]}")' if fields.get("status") else ""
-                why = f"; {fields['evidence']}" if fields.get("evidence") else ""
-                line = f"{who} hung: no {fields['tier']} for {fields['age_s']:.1f} s{status}{why}"
+            case "process.hung" | "process.leaked" | "events.lost" | "gang.stopping":
+                line = incident(it, self.spans, present=False).text
             case "gang.restarting":
                 how = fields["error_type"]
                 cause = f"{self.spans([fields['root_cause_rank']])} {failed_or_ended(how)} ({how})"
                 line = f"{cause}; restart {self.run.restarts}"
             case "gang.stacks" if fields.get("path"):
                 line = f"stacks: {fields['path']}"
-            case "process.leaked":
-                line = f"{who or 'a rank'} {left_outside(fields)}"
-            case "events.lost":
-                line = f"{fields['count']} events could not be written"
-            case "gang.stopping":
-                line = f"supervise stopped the ranks ({reason_of(fields)})"
             case _:
                 pass
         if line:

@@ -137,7 +137,7 @@ def _end(target: steering.Target, ended: Ended, told: Sequence[Incident]) -> dic
     run = steering.ended_run(target)
     known = {(each.at_s, each.kind, each.rank) for each in told}
     since_s = told[-1].at_s if told else 0.0
-    found = [] if run is None else Incidents(run.path, target.titles).look()
+    found = [] if run is None else Incidents(run.path, run.spans).look()
     fresh = [each for each in found if each.at_s >= since_s and (each.at_s, each.kind, each.rank) not in known]
     recorded = ended.result if run is None else run.result
     outcome = recorded.get("outcome") or (None if run is None else run.state)

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._core.backoff import Backoff
 from supervise._story.failure_report import Story, unlaunched
-from supervise._story.wording import counted, exit_of, failed_or_ended, left_outside, seconds, shortened, spans, titled
+from supervise._story.wording import (
+    counted,
+    exit_of,
+    failed_or_ended,
+    hang_of,
+    left_outside,
+    seconds,
+    shortened,
+    spans,
+    titled,
+)
 from supervise._views.run_state import Occurrence, RunState
 
 if TYPE_CHECKING:
@@ -200,7 +210,7 @@ class Progress:
                     f"{self.who(it.rank)} (pid {pid}) was stopped by {fields['signal']}; kill -CONT {pid} continues it"
                 )
             case "process.hung":
-                self._hangs(it)
+                self._console.note(f"{self.who(it.rank)} hangs: {hang_of(fields)}")
             case "gang.stacks":
                 self._shows_stacks(it)
             case "gang.unheard":
@@ -209,7 +219,7 @@ class Progress:
                     " or notify(heartbeat=True) in the program"
                 )
             case "process.leaked":
-                self._console.note(f"{self.who(it.rank)} {left_outside(it.fields)}")
+                self._console.note(f"{self.who(it.rank)} {left_outside(fields)}")
             case "log.failed":  # an error of a log file, or of the stream that shows it
                 self.story.stderr_shown = frozenset()
                 self._not_shown(event)
@@ -248,14 +258,6 @@ class Progress:
         known = self._state.ranks.get(rank)
         failed = known.life.launch_failure if known is not None and known.life is not None else None
         return "" if failed is None else shortened(unlaunched(failed.fields["exception_message"]), _WHY_CHARS)
-
-    def _hangs(self, it: Occurrence) -> None:
-        seen = [f"step {it.fields['step']}"] if "step" in it.fields else []
-        seen += [f'"{it.fields["status"]}"'] if it.fields.get("status") else []
-        details = f" ({', '.join(seen)})" if seen else ""
-        age = seconds(it.fields["age_s"])
-        why = f"; {it.fields['evidence']}" if it.fields.get("evidence") else ""
-        self._console.note(f"{self.who(it.rank)} hangs: no {it.fields['tier']} for {age}{details}{why}")
 
     def _shows_stacks(self, it: Occurrence) -> None:
         for place in it.fields["places"]:
