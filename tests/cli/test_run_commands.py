@@ -101,7 +101,7 @@ def test_show_tells_what_happened_in_its_order(supervise: Command):
         "  exit:     0",
     ]
     page = html.unescape(told(supervise, "report", "job_x", "--output", "-"))
-    assert ', "exec:false: exit code 1"' in page
+    assert 'no answer for 1 s ("exec:false: exit code 1")' in page
 
 
 @pytest.mark.parametrize(("left_out", "state"), [([], "waiting for a restart"), ([1], "ended, exit code 0")])
