@@ -498,7 +498,7 @@ def _check_paths(dest: LogsDest, specs: object) -> None:
     for name in _BY_RANK:
         paths: dict[int, Any] = getattr(dest, name)
         for rank, path in paths.items():
-            if not isinstance(path, str):
+            if type(path) is not str:
                 try:
                     paths[rank] = os.fsdecode(path)
                 except TypeError:

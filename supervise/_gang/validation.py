@@ -407,8 +407,10 @@ def as_tuple(rank: int, given: Any) -> tuple[Any, ...]:
     Raises:
         SpecError: The arguments are not a sequence.
     """
-    if isinstance(given, (tuple, str, bytes)):
-        return tuple(given) if isinstance(given, tuple) else (given,)
+    if isinstance(given, tuple):
+        return tuple(given)
+    if isinstance(given, (str, bytes)):
+        return (given,)
     if isinstance(given, Mapping):  # tuple() would keep only its keys
         raise SpecError(
             f"rank {rank}: its arguments are {shown(given)}, a mapping; give a tuple, such as (the_mapping,)"
