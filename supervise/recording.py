@@ -6,6 +6,7 @@ and built-in modules.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # no stub: it is what `signal` wraps
 import errno
 import faulthandler
 import os
@@ -67,11 +68,12 @@ class ErrorHandler:
         self._moment_ns = time.time_ns()
         path = self._get_error_file_path()
         if path:
-            try:
-                text = _record_of(e, self._moment_ns)
-            except Exception:  # an import: the rank has no descriptor left, or has changed its user or its root folder
-                text = bare_record_of(e, self._moment_ns, text_of(e))
-            self._write_error_file(path, text)
+            with StopLater():
+                try:
+                    text = _record_of(e, self._moment_ns)
+                except Exception:  # an import: the rank has no descriptor, or has changed its user or its root folder
+                    text = bare_record_of(e, self._moment_ns, text_of(e))
+                self._write_error_file(path, text)
 
     _moment_ns: int | None = None
     """The modification time to set on the next file; None leaves the time of the write."""
@@ -167,6 +169,32 @@ class ErrorHandler:
                 "%s already exists and will be overwritten. Original contents:\n%s", my_error_file, original
             )
         os.remove(my_error_file)
+
+
+class StopLater:
+    """A context at whose end SIGTERM ends the process, unless the program handles SIGTERM.
+
+    Several ranks often fail together. supervise then stops the others because of the first, while they still write why
+    they have failed.
+    """
+
+    def __enter__(self) -> None:
+        self._came = self._waits = False
+        try:
+            if _signal.getsignal(_signal.SIGTERM) == _signal.SIG_DFL:
+                _signal.signal(_signal.SIGTERM, self._note)
+                self._waits = True
+        except ValueError:  # not the main thread
+            return
+
+    def _note(self, *_: object) -> None:
+        self._came = True
+
+    def __exit__(self, *_: object) -> None:
+        if self._waits:
+            _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
+        if self._came:
+            os.kill(os.getpid(), _signal.SIGTERM)
 
 
 def get_error_handler() -> ErrorHandler:
@@ -271,8 +299,9 @@ def record_uncaught(e: BaseException, now_ns: int) -> None:
     if _is_child_failed(e) and e.get_first_failure()[1].error_file != _NOT_AVAILABLE:
         _record(handler, e)
         return
-    write_file(path, bare_record_of(e, now_ns, text_of(e)).encode(), now_ns)
-    write_file(path, _record_of(e, now_ns).encode(), now_ns)
+    with StopLater():
+        write_file(path, bare_record_of(e, now_ns, text_of(e)).encode(), now_ns)
+        write_file(path, _record_of(e, now_ns).encode(), now_ns)
 
 
 def first_record_of(e: BaseException, now_ns: int) -> str:
@@ -485,10 +514,16 @@ class _StandardLibrary:
 
 
 def _warn(text: str) -> None:
-    """Issue a warning at the line that called the handler."""
+    """Issue a warning at the line that called the handler, if that is possible.
+
+    The warning may be an error, and stderr may be closed.
+    """
     import warnings
 
-    warnings.warn(text, stacklevel=3)
+    try:
+        warnings.warn(text, stacklevel=3)
+    except Exception:
+        return
 
 
 def _logger() -> Logger:

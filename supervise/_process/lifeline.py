@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import threading
+from contextlib import suppress
 
 from supervise._platform import F_SETSIG
 from supervise._runtime import fork_hooks
@@ -55,7 +56,8 @@ def close_private(write: int) -> None:
     with _lock:
         if write in _write_ends:  # otherwise this is a forked child, which has closed this end
             _write_ends.discard(write)
-            os.close(write)
+            with suppress(OSError):  # user code has closed it
+                os.close(write)
 
 
 class Lifeline:
@@ -150,7 +152,8 @@ class Lifeline:
             read, write, self._read, self._write = self._read, self._write, -1, -1
             if write in _write_ends:  # otherwise this is a forked child, which has closed this end
                 close_private(write)
-                os.close(read)
+                with suppress(OSError):
+                    os.close(read)
 
 
 def release(read_end: int) -> None:

@@ -291,8 +291,8 @@ def _is_allowed() -> bool:
 
 def _emptied() -> bytes:
     try:
-        return b"" if _ends is None else os.read(_ends[0], 1 << 16)
-    except BlockingIOError:
+        return os.read(_ends[0], 1 << 16) if _ends is not None and _is_open(_ends) else b""
+    except OSError:  # it is empty, or the application has closed it at this moment
         return b""
 
 

@@ -115,6 +115,13 @@ def test_a_trace_that_cannot_be_sent_is_printed(capfd):
     assert "LookupError: no way home" in capfd.readouterr().err
 
 
+def test_a_trace_is_sent_although_its_process_is_stopped_meanwhile():
+    """As it is if several fail together."""
+    text = "class Odd(Exception):\n    def __str__(self):\n        os.kill(os.getpid(), 15)\n        return 'why'\n"
+    with pytest.raises(mp.ProcessRaisedException, match="Odd: why"):
+        mp.spawn(work.run, sources(f"{text}raise Odd"))
+
+
 def test_the_surface_of_a_process(ear, gate):
     context = mp.spawn(work.wait_and_say, (ear.path, gate.path), 1, join=False, daemon=True)
     (process,) = context.processes

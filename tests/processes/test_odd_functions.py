@@ -1,5 +1,6 @@
 """Functions that raise in odd places: the blame and the outcome stay true, and nothing hangs."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,18 @@ def test_o3_an_exception_whose_text_leaves_with_0_is_a_failure(tmp_path, kind):
         result = gang.wait()
     assert (result.outcome, result.failures[0].exitcode) == ("failed", 1)
     assert "Odd: <exception str() failed>" in str(result.failures[0].message)
+
+
+@each_function
+def test_o4_an_exception_is_recorded_whole_although_its_rank_is_stopped_meanwhile(tmp_path, kind):
+    """As a rank is that fails together with others."""
+    stopped = "        os.kill(os.getpid(), signal.SIGTERM)\n        return 'why'"
+    source = f"class Odd(Exception):\n    def __str__(self):\n{stopped}\nraise Odd from OSError('cause')"
+    with faulty(tmp_path, kind, [source]) as gang:
+        result = gang.wait()
+    assert (result.outcome, result.failures[0].exitcode) == ("failed", -signal.SIGTERM)
+    assert "Odd: why" in str(result.failures[0].message)
+    assert "OSError: cause" in result.failures[0].error_file_data["message"]["extraInfo"]["py_callstack"]
 
 
 @each_function

@@ -257,6 +257,19 @@ def test_p6_in_a_celery_worker_a_function_works(tmp_path):
     assert found == dict.fromkeys(found, VALUES)
 
 
+@pytest.mark.parametrize("package", [False, True])
+def test_p6_a_function_of_a_module_that_is_found_no_more_works(tmp_path, package):
+    """Celery has the current directory in `sys.path` only while it imports the tasks."""
+    tasks = tmp_path / "project" / ("tasks/gang.py" if package else "tasks.py")
+    tasks.parent.mkdir(parents=True)
+    tasks.write_text(WORK)
+    name = "tasks.gang" if package else "tasks"
+    imports = f"import sys; sys.path.append('project')\nfrom {name} import work\nsys.path.pop()\n"
+    (tmp_path / "script.py").write_text(GUARDED.replace(WORK, imports))
+    found = run(tmp_path, sys.executable, "script.py")
+    assert found == dict.fromkeys(found, VALUES)
+
+
 LOKY = """
 import multiprocessing.context
 
@@ -287,6 +300,39 @@ def test_p6_after_ipython_has_run_a_module_functions_of_cells_work(tmp_path):
     source = "import importlib.util\n" + GUARDED.replace("    main()\n", f"    exec({IPYTHON!r})\n    main()\n")
     found = run(tmp_path, sys.executable, "-c", source, methods="spawn forkserver")
     assert found == dict.fromkeys(found, VALUES)
+
+
+AGAIN = """
+def sq():
+    return "new"
+
+for method in ("spawn", "forkserver"):
+    print(method, supervise.run(sq, n=2, start_method=method))
+
+"""
+
+
+@pytest.mark.parametrize("words", [("ran.py",), ("-m", "ran")])
+def test_a_function_of_a_prompt_is_that_of_the_prompt(tmp_path, words):
+    """Also if the main module is that of a file, which has a function of the same name."""
+    (tmp_path / "ran.py").write_text("import supervise\nprint('read')\ndef sq():\n    return 'old'\n")
+    command = [sys.executable, "-i", *words]
+    env = os.environ | {"PYTHONPATH": ROOT}
+    more = {"text": True, "capture_output": True, "timeout": PATIENCE_S, "env": env}
+    done = subprocess.run(command, input=AGAIN, cwd=tmp_path, check=False, **more)
+    assert done.stdout.splitlines() == ["read", "spawn ['new', 'new']", "forkserver ['new', 'new']"], done
+
+
+@pytest.mark.parametrize("function", ["work", "new"])
+def test_without_cloudpickle_a_function_of_a_prompt_is_refused_and_that_of_its_file_is_not(tmp_path, function):
+    """The main module can be imported, but without what was defined later."""
+    new = "exec(compile('def new(number): pass', '<stdin>', 'exec'))\n"
+    hidden = f"import sys\nsys.ps1, sys.modules['cloudpickle'] = '>>> ', None\n{new}"
+    (tmp_path / "script.py").write_text(hidden + GUARDED.replace("else (work,", f"else ({function},"))
+    found = run(tmp_path, sys.executable, "script.py", methods="spawn forkserver")
+    refused = "refused: new was defined at a prompt, in a notebook, by -c or from stdin, which the new processes cannot"
+    for said in found.values():
+        assert said == VALUES if function == "work" else said.startswith(refused)
 
 
 @pytest.mark.parametrize(("library", "question"), [("gevent", "is_module_patched"), ("eventlet", "is_monkey_patched")])
@@ -331,3 +377,19 @@ if __name__ == "__main__":
     )
     subprocess.run([sys.executable, "program.py"], check=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": ROOT})
     assert (tmp_path / "said").read_text() == "succeeded\n" * 10
+
+
+CLOSES_ALL = """
+import os, threading, supervise
+threading.Timer(0.5, os.closerange, (3, 4096)).start()
+try:
+    supervise.run("sleep", n=2, args=("600",), timeout=2)
+except supervise.SupervisorCrashed as error:
+    print("program", error, flush=True)
+"""
+
+
+def test_k3_a_host_that_closes_all_its_descriptors_is_told_that_the_gang_has_crashed(tmp_path):
+    """As one does that becomes a daemon. The kernel kills the ranks when the lifeline is closed."""
+    found = run(tmp_path, sys.executable, "-c", CLOSES_ALL, methods="program")
+    assert found["program"].endswith("; every worker was killed")

@@ -383,6 +383,20 @@ def test_initialize_only_warns_where_it_cannot(monkeypatch):
     assert seen[0].filename == __file__
 
 
+def test_a_warning_that_is_an_error_does_not_end_the_rank(mine, monkeypatch):
+    """Python runs with -W error, or stderr is closed."""
+
+    def refuse(**_):
+        raise RuntimeError("sys.stderr is None")
+
+    monkeypatch.setattr("faulthandler.enable", refuse)
+    monkeypatch.setenv(VARIABLE, "/proc/nonexistent/error.json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ErrorHandler().initialize()
+        ErrorHandler().record_exception(ValueError("x"))
+
+
 def test_importing_and_decorating_costs_a_worker_nothing_heavy():
     program = (
         "import sys; before = set(sys.modules)\n"

@@ -10,7 +10,7 @@ import threading
 import time
 
 from supervise._process.launch import return_value
-from supervise.recording import ErrorHandler, first_record_of, record, text_of, traceback_of
+from supervise.recording import ErrorHandler, StopLater, first_record_of, record, text_of, traceback_of
 
 TYPE_CHECKING = False  # without an import of typing, as in `bootstrap`
 if TYPE_CHECKING:
@@ -220,9 +220,11 @@ def _call_plainly(settings: Settings) -> None:
                     _sent(settings, (time.monotonic_ns(), exit_code(error.code) if isinstance(error.code, int) else 1))
                 raise
             error = _explained(error)
-        raised_ns, trace = time.monotonic_ns(), traceback_of(error)
-        if os.getpid() != rank_pid or not _sent(settings, (raised_ns, trace)):
-            sys.stderr.write(trace)  # this process was forked by the function, or the channel is closed
+        raised_ns = time.monotonic_ns()
+        with StopLater():
+            trace = traceback_of(error)
+            if os.getpid() != rank_pid or not _sent(settings, (raised_ns, trace)):
+                sys.stderr.write(trace)  # this process was forked by the function, or the channel is closed
         raise SystemExit(1) from None
 
 

@@ -32,7 +32,7 @@ from supervise.errors import SpecError, unguarded
 from supervise.recording import repr_of, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from supervise._settings import StartMethod
 
@@ -307,7 +307,7 @@ def pickle_calls(
         SpecError: A call cannot be pickled; the text names the rank and a remedy.
         OSError: The resource tracker or the fork server cannot be started; the text names it.
     """
-    sys_path, prepared = _preparation(method, own_main=own_main)
+    sys_path, prepared = _preparation(method, {id(fn): fn for fn, _ in calls.values()}.values(), own_main=own_main)
     pickled = {}
     for rank, (fn, args) in calls.items():
         data, owner = _pickle(fn, args, rank, method, own_main=own_main)
@@ -354,7 +354,7 @@ def _dumped(call: object, method: StartMethod, dump: Callable[[Any, Any], object
     return buffer.getvalue(), popen
 
 
-def _preparation(method: StartMethod, *, own_main: bool) -> tuple[list[str], bytes]:
+def _preparation(method: StartMethod, fns: Iterable[Callable[..., Any]], *, own_main: bool) -> tuple[list[str], bytes]:
     """Return the values for `Pickled.sys_path` and `Pickled.prepared`.
 
     Start the resource tracker and the fork server of multiprocessing, as far as `method` needs them.
@@ -376,8 +376,11 @@ def _preparation(method: StartMethod, *, own_main: bool) -> tuple[list[str], byt
     data["authkey"] = key(data["authkey"])  # in a worker of Celery, its type does not pickle
     if is_frozen() or os.path.basename(data.get("init_main_from_path") or "").startswith("<"):
         data.pop("init_main_from_path", None)  # a frozen worker has the main module, and stdin cannot be read again
-    if own_main:
-        data.pop("init_main_from_name", None)  # IPython leaves the name of the module that `%run -m` has run
+    if own_main:  # a prompt has the name or the file of what `%run` or `python -i` has run
+        data.pop("init_main_from_name", None)
+        data.pop("init_main_from_path", None)
+    sys_path = data["sys_path"] = [entry for entry in data["sys_path"] if isinstance(entry, str)]
+    sys_path += {folder: None for fn in fns if (folder := _folder_of(fn)) is not None}
     of_multiprocessing = {key: data.pop(key) for key in _OF_MULTIPROCESSING if key in data}
     if of_multiprocessing.get("start_method", method) not in ("spawn", "fork", "forkserver"):
         of_multiprocessing["start_method"] = method  # a worker of loky has one that a new interpreter does not know
@@ -386,7 +389,25 @@ def _preparation(method: StartMethod, *, own_main: bool) -> tuple[list[str], byt
         prepared = pickle.dumps(pickle.dumps(of_multiprocessing)) + bytes(reduction.ForkingPickler.dumps(data))
     finally:
         context.set_spawning_popen(None)
-    return [entry for entry in data["sys_path"] if isinstance(entry, str)], prepared
+    return sys_path, prepared
+
+
+def _folder_of(fn: Callable[..., Any]) -> str | None:
+    """Return the folder from which the module of a function was imported, if Python does not find the module any more.
+
+    Celery, for one, has the current directory in `sys.path` only while it imports the tasks.
+    """
+    while isinstance(fn, partial):
+        fn = fn.func
+    name: str = getattr(fn, "__module__", None) or ""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    finders = [finder.find_spec for finder in sys.meta_path if hasattr(finder, "find_spec")]
+    top = name.partition(".")[0]
+    if spec is None or not spec.has_location or name == "__main__" or any(find(top, None) for find in finders):
+        return None
+    levels = name.count(".") + (spec.submodule_search_locations is not None)
+    origin: str = spec.origin.rsplit(os.sep, levels)[0]
+    return os.path.dirname(origin)
 
 
 def _command(payload: int) -> list[str]:
