@@ -490,7 +490,7 @@ def has_own_main(fn: object, args: Mapping[int, tuple[Any, ...]]) -> bool:
         return where is not None
     while isinstance(fn, partial):
         fn = fn.func
-    if _is_of_file(fn):
+    if _at_prompt() and _is_of_main_file(fn):
         return False
     if getattr(fn, "__module__", None) == "__main__":
         _refuse_main(getattr(fn, "__qualname__", None) or shown(fn), where)
@@ -507,18 +507,24 @@ def _unimportable_main() -> str | None:
     if getattr(sys, "frozen", False):  # because each new process is the same executable with the same main module
         return None
     spec = getattr(main, "__spec__", None)
-    # A main module at a prompt may have the file or the spec of what `%run`, `python -i` or the front end has run
-    at_prompt = hasattr(sys, "ps1") or hasattr(main, "get_ipython")
-    if spec is not None and not at_prompt:
+    if spec is not None and not _at_prompt():
         inside = spec.name == "__main__" or spec.name.endswith(".__main__")
         where = "in the __main__.py of a package or an archive, which the new processes do not import"
         return f"{where}; put it into another module" if inside else None
-    known = os.path.isfile(getattr(main, "__file__", None) or "") and not at_prompt
+    known = os.path.isfile(getattr(main, "__file__", None) or "") and not _at_prompt()
     where = "at a prompt, in a notebook, by -c or from stdin, which the new processes cannot import"
     return None if known else f"{where}; put it into a file"
 
 
-def _is_of_file(fn: object) -> bool:
+def _at_prompt() -> bool:
+    """Return whether the main module is that of a prompt or of a notebook.
+
+    Such a module may have the file or the spec of what `%run`, `python -i` or the front end has run.
+    """
+    return hasattr(sys, "ps1") or hasattr(sys.modules.get("__main__"), "get_ipython")
+
+
+def _is_of_main_file(fn: object) -> bool:
     """Return whether a function is of the file of the main module, which new processes can import."""
     code, main = getattr(fn, "__code__", None), sys.modules.get("__main__")
     return code is not None and code.co_filename == getattr(main, "__file__", None)
