@@ -89,11 +89,13 @@ def test_a_function_of_a_command_line_works_by_fork_and_is_otherwise_refused_wit
 
 
 @pytest.mark.parametrize("kind", ["spawn", "forkserver"])
-def test_a_script_that_is_gone_is_an_error_and_no_hang(tmp_path, kind):
-    (tmp_path / "script.py").write_text(HOST + MAIN.replace("result =", "os.unlink(__file__); result ="))
+@pytest.mark.parametrize("hidden", ["", "import sys; sys.modules['cloudpickle'] = None\n"])
+def test_a_script_that_is_gone_is_no_hang(tmp_path, kind, hidden):
+    """Its function is pickled by value, or is an error."""
+    (tmp_path / "script.py").write_text(hidden + HOST + MAIN.replace("result =", "os.unlink(__file__); result ="))
     found = host(tmp_path, "script.py", kind, capture_output=True)
-    assert "RESULT succeeded" not in found.stdout
-    assert "script.py" in found.stderr
+    assert ("RESULT succeeded" in found.stdout) == (not hidden), found
+    assert ("cannot import; put it into a file" in found.stderr) == bool(hidden), found
 
 
 @pytest.mark.parametrize("kind", ["spawn", "forkserver"])
