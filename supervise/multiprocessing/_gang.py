@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
@@ -28,6 +29,8 @@ from supervise.logs import LogsSpecs
 from supervise.multiprocessing._rank import RankProcess
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from supervise._gang.spec import GangSettings
     from supervise._process.launch.return_value import OutcomeFile
     from supervise.errors import SupervisorCrashed
@@ -174,6 +177,39 @@ def excuse(processes: list[RankProcess]) -> None:
 def abandon(processes: list[RankProcess], sig: signal.Signals) -> None:
     """Stop the gang of these processes, and do not wait. The caller has no context to join."""
     processes[0]._gang.ask(say.Close(death_sig=sig), block=False)  # noqa: SLF001 - a class of supervise
+
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def stopped_first(processes: list[RankProcess]) -> Iterator[None]:
+    """While the main thread waits, stop these processes politely before SIGTERM or SIGHUP ends this process.
+
+    In PyTorch, they get a signal that is sent to the whole process group, such as that of ``timeout``, and at the death
+    of this process SIGINT. Here they have their own groups, and would get SIGKILL. A signal that the program handles or
+    ignores is not touched. A second signal ends this process at once.
+    """
+
+    def end(sig: int, _frame: object) -> None:
+        restore()
+        abandon(processes, signal.Signals(sig))
+        for process in processes:
+            process.join()
+        os.kill(os.getpid(), sig)
+
+    def restore() -> None:
+        for sig in ours:
+            signal.signal(sig, signal.SIG_DFL)
+
+    main = threading.current_thread() is threading.main_thread()
+    ours = [sig for sig in _ENDING if main and signal.getsignal(sig) == signal.SIG_DFL]
+    try:
+        for sig in ours:
+            signal.signal(sig, end)
+        yield
+    finally:
+        restore()
 
 
 def _names(start_method: str, nprocs: int) -> tuple[str, int]:

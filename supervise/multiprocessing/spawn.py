@@ -145,13 +145,13 @@ class ProcessContext:
     def _join(self, timeout: float | None, grace_period: float | None, *, interrupts: bool) -> bool:
         if not self.sentinels:
             return True
-        ours = [process for process in self.processes[:1] if isinstance(process, RankProcess)]
-        for process in ours:
+        ours = [process for process in self.processes if isinstance(process, RankProcess)]
+        for process in ours[:1]:
             process.check_host()
         try:
-            ready = wait_for_any(list(self.sentinels), timeout)
+            ready = self._ended(ours, timeout)
         except KeyboardInterrupt:  # as in `RankProcess.join`
-            for process in ours if interrupts else ():
+            for process in ours[:1] if interrupts else ():
                 process.interrupt_all()
             raise
         seen_ns = time.monotonic_ns()  # the clock of `RankProcess.failed_ns`
@@ -171,6 +171,15 @@ class ProcessContext:
         self._stop(grace_period)
         self.sentinels.clear()
         raise self._error(self._first(failed, seen_ns))
+
+    def _ended(self, ours: list[RankProcess], timeout: float | None) -> list[Any]:
+        """Return the sentinels of processes that end within `timeout` seconds."""
+        if not ours:
+            return wait_for_any(list(self.sentinels), timeout)
+        from supervise.multiprocessing import _gang
+
+        with _gang.stopped_first(ours):
+            return wait_for_any(list(self.sentinels), timeout)
 
     def _stop(self, grace_period: float | None) -> None:
         """End all processes: SIGTERM, then SIGKILL.

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import psutil
 import pytest
@@ -83,6 +84,36 @@ def test_no_handler_is_installed():
     context.processes[0].kill()
     with pytest.raises(mp.ProcessExitedException, match="SIGKILL"):
         finish(context)
+
+
+SAVES = """
+import os, signal, sys, supervise.multiprocessing as mp
+
+def work(rank):
+    def save(*_):
+        with open(f"saved {rank}", "w"):
+            sys.exit(0)
+    signal.signal(signal.Signals[sys.argv[1]], save)
+    print("ready", flush=True)
+    signal.pause()
+
+if __name__ == "__main__":
+    mp.spawn(work, nprocs=2)
+"""
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGHUP])
+def test_ranks_save_before_a_signal_ends_their_program(tmp_path, sig):
+    """It has no handler. Its ranks have sessions of their own, so that a signal to its group does not reach them."""
+    (tmp_path / "program.py").write_text(SAVES)
+    command = [sys.executable, "program.py", sig.name]
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert [program.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        program.send_signal(sig)
+        assert program.wait(PATIENCE_S) == -sig
+    assert sorted(path.name for path in tmp_path.glob("saved *")) == ["saved 0", "saved 1"]
 
 
 def test_environment_is_inherited_and_no_file_is_made(ear, temporary_folder, monkeypatch):
