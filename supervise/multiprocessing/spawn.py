@@ -29,6 +29,7 @@ ENV_VAR_PARALLEL_START = "TORCH_MP_PARALLEL_START"
 """PyTorch's variable. It has no effect, because processes always start in parallel."""
 
 _KILL_WAIT_S = 5.0
+_PR_SET_PDEATHSIG = 1
 
 log: logging.Logger = logging.getLogger("supervise")
 
@@ -93,6 +94,29 @@ class ProcessExitedException(ProcessException):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.msg, self.error_index, self.error_pid, self.exit_code, self.signal_name)
+
+
+def _wrap(fn: Callable[..., Any], i: int, args: Iterable[Any], error_file: str) -> None:
+    """Call ``fn(i, *args)`` in a process that other code has started; pickle the traceback of an exception into a file.
+
+    Programs that start processes themselves import this name from PyTorch. The process gets SIGINT when the thread that
+    started it ends.
+    """
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
+    try:
+        fn(i, *args)
+    except KeyboardInterrupt:
+        return
+    except Exception as error:
+        import pickle
+
+        from supervise.recording import traceback_of
+
+        with open(error_file, "wb") as file:
+            pickle.dump(traceback_of(error), file)
+        raise SystemExit(1) from None
 
 
 class ProcessContext:

@@ -109,16 +109,16 @@ def test_exceptions_travel(error):
 
 def test_a_context_of_the_standard_librarys_processes(tmp_path):
     """As PyTorch's own class, it can be made for processes that were started in another way."""
-    processes = [multiprocessing.get_context("spawn").Process(target=work.return_lambda, args=(0,)) for _ in range(2)]
-    processes.append(multiprocessing.get_context("spawn").Process(target=work.run, args=(0, {0: "sys.exit(1)"})))
+    spawning = multiprocessing.get_context("spawn")
     files = [tmp_path / str(index) for index in range(3)]
-    files[2].write_bytes(pickle.dumps("its trace"))
+    calls = [(work.return_lambda, index, (), files[index]) for index in range(2)]
+    calls.append((work.run, 2, ({2: "raise ValueError('mine')"},), files[2]))
+    processes = [spawning.Process(target=spawn_module._wrap, args=call) for call in calls]
     for process in processes:
         process.start()
     context = mp.ProcessContext(processes, files)
-    with pytest.raises(
-        mp.ProcessRaisedException, match=r"-- Process 2 terminated with the following error:\nits trace"
-    ):
+    begin = r"-- Process 2 terminated with the following error:\nTraceback \(most recent call last\):"
+    with pytest.raises(mp.ProcessRaisedException, match=rf"(?s){begin}.*ValueError: mine"):
         finish(context)
     for process in processes:
         process.close()
