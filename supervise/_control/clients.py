@@ -147,6 +147,11 @@ class Connection:
         """Whether the client has received the answers to all its requests."""
         return not self.pending and not self.unsent
 
+    @property
+    def waits(self) -> bool:
+        """Whether the client waits for the end of the gang."""
+        return any(name == "wait" for name, _, _ in self.pending.values())
+
     def close(self) -> None:
         """Close the connection and abandon its requests."""
         self.pending.clear()
@@ -303,7 +308,9 @@ def message_of(request: Request) -> object:
     return _KINDS[request.name].message(given)
 
 
-MOST_CLIENTS = 32
+MOST_CLIENTS = 64
+MOST_WAITS = 48
+"""How many clients may wait for the end of the gang. Others, such as ``supervise stop``, so have a place."""
 A_TURN = 32
 """How many requests of all clients are handled per `TURN_S`, so that a flood does not slow the gang down."""
 TURN_S = 0.02
@@ -480,6 +487,8 @@ class Clients:
             message = message_of(request)
             if request.name in self._without:
                 raise Refusal("unsupported", f"this kind of gang has no {request.name}")  # noqa: TRY301
+            if request.name == "wait" and sum(each.waits for each in self._clients.values()) >= MOST_WAITS:
+                raise Refusal("too-many", f"{MOST_WAITS} clients wait for the end already; try again later")  # noqa: TRY301
         except Refusal as refusal:
             refusal.id = request.id if request is not None else refusal.id
             client.send(error_line(refusal))

@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from supervise import Status
+from supervise import Start, Status
 from supervise._control import clients as module
 from supervise._control.clients import message_of
 from supervise._control.protocol import MOST_LINE_BYTES, Refusal, answer_line, parse
+from supervise.testing import FakeGang, FakeLauncher
 from tests.control.raw import Raw, served
 from tests.patience import PATIENCE_S
 
@@ -327,11 +328,15 @@ def test_a_client_has_a_bounded_number_of_open_requests(gang, path):
     assert {reply["result"]["outcome"] for reply in found} == {"succeeded"}
 
 
-def test_one_client_too_many_is_told_so(path):
+def test_one_client_too_many_is_told_so(tmp_path):
+    path, deaf = tmp_path / "control.sock", FakeLauncher(ignored=(signal.SIGTERM,))
     with contextlib.ExitStack() as stack:
+        gang = stack.enter_context(FakeGang(1, launchers={0: deaf}))
+        gang.supervisor.ask(Start(), timeout=PATIENCE_S)
+        stack.enter_context(served(gang.supervisor, path))
         clients = [stack.enter_context(Raw(path)) for _ in range(module.MOST_CLIENTS)]
-        for client in clients:  # each is admitted before the next one comes, and waits for an answer
-            client.ask("wait")
+        for number, client in enumerate(clients):  # each is admitted before the next one comes, and waits for an answer
+            client.ask("wait") if number < module.MOST_WAITS else client.ask("terminate", ranks=[0])
             client.ask("pids")
             assert client.result()
         with Raw(path) as client:
@@ -339,6 +344,21 @@ def test_one_client_too_many_is_told_so(path):
             assert client.line() == b""
         clients[0].ask("status")
         assert clients[0].result()
+
+
+def test_those_that_wait_for_the_end_leave_a_place_to_others(path):
+    """Otherwise no request could stop the run until its end."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(module.MOST_WAITS):
+            client = stack.enter_context(Raw(path))
+            client.ask("wait")
+            client.ask("pids")
+            assert client.result()
+        with Raw(path) as client:
+            client.ask("wait")
+            assert client.error() == "too-many"
+            client.ask("status")
+            assert client.result()
 
 
 def test_the_client_that_is_idle_for_the_longest_time_gives_way(path):
