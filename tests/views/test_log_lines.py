@@ -150,6 +150,23 @@ def test_a_line_is_not_joined_across_the_part_of_a_log_that_was_removed(tmp_path
     assert told == [f"{log}: --log-max-bytes has removed {begin - 11} bytes that were not read"]
 
 
+def test_the_removed_part_of_a_log_that_came_later_is_told_and_no_line_is_torn(tmp_path: Path) -> None:
+    """A fast rank has written more than the bound before the next look."""
+    run = a_run(tmp_path / "run", {"0/stdout": 0})
+    told: list[str] = []
+    reader = LogLines(LogTimes(run), None, told.append)
+    assert [*reader.look(logs_of(run), BEGIN_S + 20)]
+    log, begin = tmp_path / "run/attempt_1/0/stdout.log", 1 << 20
+    log.parent.mkdir(parents=True)
+    with log.open("wb") as file:
+        file.seek(begin)
+        file.write(b"end of a line\nlast\n")
+    with (tmp_path / "run/events.jsonl").open("a") as file:
+        file.write(json.dumps({"event": "supervise.log.trimmed", "path": str(log)}) + "\n")
+    assert [line for block in reader.look(logs_of(run), BEGIN_S + 30) for line in block.lines] == [b"last"]
+    assert told == [f"{log}: --log-max-bytes has removed {begin} bytes that were not read"]
+
+
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_log_that_is_truncated_or_replaced_is_read_from_its_beginning(tmp_path: Path, replaced: bool) -> None:
     run = a_run(tmp_path / "run", {"0/stdout": 0})

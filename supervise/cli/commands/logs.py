@@ -102,11 +102,8 @@ class LogTimes:
         """Rank and attempt to the time of the start and the process ID."""
         self._sizes: dict[tuple[int, int], list[tuple[float, dict[str, int]]]] = {}
         """Rank and process ID to the times of samples, with the size of each log at that time."""
-        self.trimmed: set[str] = set()
-        """Paths of logs of which ``--log-max-bytes`` has removed a part."""
+        self._run = run
         for event in run.events():  # only the starts, so that a long history takes little memory
-            if event["event"] == "supervise.log.trimmed":
-                self.trimmed.add(str(event.get("path")))
             if event["event"] == "supervise.process.started" and (it := checked(event)) is not None:
                 self._started[it.rank or 0, it.fields.get("attempt", 0)] = it.at_s, it.fields["pid"]
         for sample in run.samples():
@@ -116,6 +113,11 @@ class LogTimes:
                     err = int(found["stderr_bytes"])
                     sizes = {"stdout": int(found["output_bytes"]) - err, "stderr": err}
                     self._sizes.setdefault((int(rank), int(found["pid"])), []).append((at_s, sizes))
+
+    def is_trimmed(self, log: Log) -> bool:
+        """Return whether ``--log-max-bytes`` has removed a part of a log until now."""
+        events = self._run.events()
+        return any(it["event"] == "supervise.log.trimmed" and it.get("path") == log.path for it in events)
 
     def knots(self, log: Log, size_bytes: int, written_s: float) -> list[Knot]:
         """Return the known sizes of a log with their times, both in ascending order.
@@ -165,6 +167,7 @@ class LogLines:
         """Paths of logs whose read begins in the middle of a line. The rest of that line is left out."""
         self._past: set[Log] = set()
         """Logs of replaced lives, which were read to their end."""
+        self._follows = False  # whether logs that are new may have lines that were removed before they were read
 
     def look(self, logs: Iterable[Log], now_s: float, *, last: bool = False) -> Iterator[Block]:
         """Return the lines that were written since the last call, in the order of time.
@@ -213,6 +216,7 @@ class LogLines:
         yield from heapq.merge(*(self._of_rank([*each.values()], blocks) for each in lives.values()))
         for log, knots in found:
             self._places[log.path] = now_s, knots[-1][1]
+        self._follows = True
 
     def _of_rank(self, lives: list[list[Log]], blocks: dict[Log, Iterator[Block]]) -> Iterator[Block]:
         """Return the lines of the lives of one rank, one life after the other."""
@@ -269,9 +273,10 @@ class LogLines:
     def _pass_hole(self, log: Log, place: int, begin: int, *, trimmed: bool) -> None:
         """Note that a log has a hole. Leave out the end of a line behind a hole that a bound has made."""
         self._rests.pop(log, None)
-        if trimmed and (place or log.path in self._times.trimmed):
+        trimmed = trimmed and (place > 0 or self._times.is_trimmed(log))
+        if trimmed:
             self._cut.add(log.path)
-        if trimmed and place:
+        if trimmed and (place or self._follows):
             path = one_line(log.path)
             self._complain(f"{path}: --log-max-bytes has removed {begin - place} bytes that were not read")
 
