@@ -85,6 +85,11 @@ def test_p5_names_reach_no_terminal_as_they_are(supervise: Command):
         _, shown = terminal.end()
     assert "beforeafter" in shown
     check(re.sub(r"\x1b\[[0-9;]*[mK]|\r", "", shown))
+    [run, *_] = (supervise.tmp_path / logs).iterdir()
+    with supervise.on_terminal(str(run), command="report") as terminal:
+        _, shown = terminal.end()
+    assert "beforeafter" in shown
+    check(shown.replace("\r", ""))
 
 
 def test_p5_texts_for_people_in_python_are_clean(tmp_path: Path):

@@ -346,7 +346,9 @@ def logs(words: Sequence[str]) -> int:
             made.error(f"there is no log of {run.spans(found.ranks)} in {one_line(run.name)}")
         if found.previous or found.life is not None:
             who = "no rank" if found.ranks is None else "none of these ranks"
-            made.error(f"{who} has {'an earlier life' if found.previous else f'a life {found.life}'} in {run.name}")
+            made.error(
+                f"{who} has {'an earlier life' if found.previous else f'a life {found.life}'} in {one_line(run.name)}"
+            )
         what = "log of stderr" if found.stderr else "logs"
         _complain(f"{one_line(run.name)} has no {what}; the options -t, -r and --merge of a run choose its logs")
     after_s = None if found.since is None else time.time() - found.since

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from supervise._printable import one_line
 from supervise.cli import version
 from supervise.cli.commands.runs import RunParser, program_of
 from supervise.cli.run import directory
@@ -51,7 +52,7 @@ def report(words: Sequence[str]) -> int:
                 path = found.output
                 _write(path, content)
             if path != "-" and not _is_stdout(path):
-                print(path)
+                print(one_line(path) if sys.stdout.isatty() else path)
     except OSError as error:
         if error.filename is None:  # of stdout
             raise
