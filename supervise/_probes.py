@@ -64,8 +64,10 @@ def _target(kind: str, rest: str) -> Any:
             host, _, port = rest.rpartition(":")
             if not (port.isascii() and port.isdigit() and 0 < int(port) <= 65535):
                 raise ValueError(f"{port!r} is not a port; give a number from 1 to 65535")
-            if "/" in host:
-                raise ValueError(f"{host!r} is not a host; give tcp:HOST:PORT, such as tcp:127.0.0.1:8000")
+            if "/" in host or "," in host or " " in host:
+                raise ValueError(
+                    f"{host!r} is not a host; give tcp:HOST:PORT, such as tcp:127.0.0.1:8000, and each probe separately"
+                )
             return host.removeprefix("[").removesuffix("]") or "localhost", int(port)
         case "http" | "https":
             try:

@@ -267,11 +267,20 @@ def start_error(
     gang: Gang,
     failure: steps.WorkerFailedToStart | steps.StartFailed,
     notes: Callable[[int], RankNotes | None],
+    unmet: Mapping[int, list[str]],
     attempt: Attempt,
 ) -> Exception:
-    """Return the exception for the sender of the `Start`. An `OSError` keeps its class, errno and file name."""
+    """Return the exception for the sender of the `Start`. An `OSError` keeps its class, errno and file name.
+
+    Args:
+        gang: The gang.
+        failure: Why the start has failed.
+        notes: Function that returns the reports of a rank.
+        unmet: Rank that has ended to the probes that had kept it from being ready, with their last answers.
+        attempt: The attempt.
+    """
     if isinstance(failure, steps.StartFailed):
-        return _not_ready_error(gang, failure, notes(failure.local_rank), attempt)
+        return _not_ready_error(gang, failure, notes(failure.local_rank), unmet, attempt)
     spec, error, rank = attempt.spec, failure.error, failure.local_rank
     if isinstance(error, OSError) and error.errno is not None:
         why = f"{spec.title(rank)} could not be started: {why_refused(error.errno, error.strerror or '')}"
@@ -282,11 +291,17 @@ def start_error(
     return raised
 
 
-def _not_ready_error(gang: Gang, failure: steps.StartFailed, notes: RankNotes | None, attempt: Attempt) -> SpawnError:
+def _not_ready_error(
+    gang: Gang,
+    failure: steps.StartFailed,
+    notes: RankNotes | None,
+    unmet: Mapping[int, list[str]],
+    attempt: Attempt,
+) -> SpawnError:
     rank, end = failure.local_rank, gang.ranks[failure.local_rank].end
     why, code, what, cause = failure.why, None, "did not start", None
     if end is not None and gang.ranks[rank].fault is None:
-        what, why, code = why, _code(end), end.exitcode
+        what, why, code = why, "; ".join([_code(end), *unmet.get(rank, ())]), end.exitcode
         recorded = _failure(gang, rank, attempt, 0, stopped=False)
         cause = rank_cause(failure_text(recorded.message).rstrip() if isinstance(recorded.message, dict) else "")
     if why.startswith(_HUNG):

@@ -634,6 +634,8 @@ class RankHealth:
             self._watch = HangWatch(watchdog, host, loop, self.sockets)
         self._probings: dict[int, list[Probing]] = {}
         """Rank to the probes of its present life."""
+        self.unmet: dict[int, list[str]] = {}
+        """Rank that has ended to the probes that had kept it from being ready, with their last answers."""
         self._threads: list[threading.Thread] = []  # of canceled probes by commands, whose processes they reap
 
     def started(self, fact: say.WorkerStarted) -> None:
@@ -664,6 +666,7 @@ class RankHealth:
         self.sockets.close(rank)
         if "exit" in self._spec.of(rank).ready and not failed and end.complaint is None:
             self._met(rank, "exit")
+        self.unmet[rank] = self._stories(rank)
         self._end_probes(rank)
         self._missing.pop(rank, None)
         self._lift(rank)
@@ -743,17 +746,21 @@ class RankHealth:
             self._grant(rank)
             return
         del self._timers[rank]
+        missing, stories = self._missing.get(rank, set()), self._stories(rank)
+        stories += ["it has not ended"] if "exit" in missing else []
+        stories += ["it has not sent READY=1"] if stories and "notify" in missing else []
         why = f"was not ready within {self._spec.of(rank).ready_timeout_s:g} s"
+        why += f": {'; '.join(stories)}" if stories else ""
+        self._step(steps.RankFaulted(rank, self._gang.ranks[rank].attempt, why, time.monotonic_ns()))
+
+    def _stories(self, rank: int) -> list[str]:
+        """Return the probes that have kept a rank from being ready, with their last answers."""
         missing = self._missing.get(rank, set())
-        stories = [
+        return [
             f"{each.probe.text} was tried {each.tries} time{'s' * (each.tries != 1)}; the last answer: {each.answer}"
             for each in self._probings.get(rank, ())
             if each.text in missing
         ]
-        stories += ["it has not ended"] if "exit" in missing else []
-        stories += ["it has not sent READY=1"] if stories and "notify" in missing else []
-        why += f": {'; '.join(stories)}" if stories else ""
-        self._step(steps.RankFaulted(rank, self._gang.ranks[rank].attempt, why, time.monotonic_ns()))
 
     def _told(self, rank: int, what: Report, usec: int) -> None:
         if what == "ready":

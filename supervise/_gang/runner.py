@@ -733,7 +733,8 @@ class GangRunner:
         self.attempt.spec.close_inherited()
         replies = self.replies
         if replies.error is None and self.gang.start_failure is not None:
-            replies.error = start_error(self.gang, self.gang.start_failure, self.notes, self.attempt)
+            unmet = {} if self._health is None else self._health.unmet
+            replies.error = start_error(self.gang, self.gang.start_failure, self.notes, unmet, self.attempt)
         if replies.error is None:
             replies.result = self.result()
         message = say.GangFinished(result=replies.result, error=replies.error)

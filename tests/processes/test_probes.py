@@ -336,6 +336,14 @@ def test_n13_the_failure_of_a_one_shot_fails_the_start(tmp_path):
         assert list(gang.pids) == [0]
 
 
+def test_n13_the_error_of_a_rank_that_ends_before_it_is_ready_has_the_last_answer_of_its_probe(tmp_path):
+    role = Role(name="migrate", entrypoint="sh", args={0: ("-c", "exit 7")}, ready="log:never")
+    with launched(tmp_path, None, {0: ()}, roles=[role]) as gang, pytest.raises(SpawnError) as caught:
+        gang.start()
+    why = "ended before it was ready: exit code 7; log:never was tried"
+    assert re.fullmatch(rf"rank 0 \(migrate 0\) {why} \d+ times?; the last answer: .+", str(caught.value))
+
+
 @each_kind
 def test_n13_a_gang_of_one_shots_has_started_when_all_have_succeeded(tmp_path, kind):
     """Functions, too, also those whose processes are held until all have returned."""

@@ -69,6 +69,7 @@ def refused(**settings: Any) -> str:
         ("tcp:", "ready is 'tcp:'; a probe is tcp:[HOST:]PORT"),
         ("tcp:http", "ready is 'tcp:http'; 'http' is not a port; give a number from 1 to 65535"),
         ("tcp:70000", "'70000' is not a port"),
+        ("tcp:1,tcp:2", "'1,tcp' is not a host; give tcp:HOST:PORT"),
         ("udp:53", "ready is 'udp:53'; a probe is"),
         ("http:/localhost", "give a URL, such as http://127.0.0.1:8000/health"),
         ("http://localhost:x/", "ready is 'http://localhost:x/'; "),

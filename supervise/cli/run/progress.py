@@ -215,8 +215,8 @@ class Progress:
                 self._shows_stacks(it)
             case "gang.unheard":
                 self._console.note(
-                    "no rank has sent a heartbeat, so --heartbeat-timeout finds no hang: call supervise.notify(step=N)"
-                    " or notify(heartbeat=True) in the program"
+                    "no rank has sent a heartbeat yet, so --heartbeat-timeout has watched none: call"
+                    " supervise.notify(step=N) or notify(heartbeat=True) in the program"
                 )
             case "process.leaked":
                 self._console.note(f"{self.who(it.rank)} {left_outside(fields)}")
