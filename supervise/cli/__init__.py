@@ -181,14 +181,16 @@ def _collect_garbage() -> None:
 
 
 def _unknown(words: list[str]) -> str:
-    """Return the message about a command that does not exist, with the command line that is probably meant."""
+    """Return the message about a command that does not exist: the line that is probably meant, or all commands."""
     import shlex
 
     from supervise._printable import one_line
     from supervise.cli.options import suggestions
 
-    line = shlex.join(["supervise", *suggestions.command(words, ("run", *_COMMANDS))])
-    return f"supervise: {words[0]!r} is not a command; did you mean: {one_line(line)}\n"
+    known = sorted(("run", *_COMMANDS))
+    meant = one_line(shlex.join(suggestions.command(words, known)))
+    hint = f"did you mean: supervise {meant}" if meant else f"the commands are {', '.join(known)}"
+    return f"supervise: {words[0]!r} is not a command; {hint}\n"
 
 
 def version() -> str:

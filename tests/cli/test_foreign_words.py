@@ -30,16 +30,22 @@ COMMANDS = {
     "start web": "run --file gang.toml",
     "start train.py": "run train.py",
     "exec train.py -x": "run train.py -x",
-    "exec job bash": "status job",
     "version": "--version",
     "gang.toml": "run --file gang.toml",
     "Procfile": "run --file Procfile",
     "start Procfile": "run --file Procfile",
-    "true": "run true",
+    "true x": "run true x",
+    "./missing": "run ./missing",
     "statos job": "status job",
     "scale web=3": "run --file gang.toml web=3",
-    "clone job": "run clone job",  # not clean, which removes runs
     "clena job": "clean job",
+    **dict.fromkeys(("shutdown", "quit", "exit", "halt"), "stop"),
+    "validate gang.toml": "check gang.toml",
+    "lint gang.toml": "check gang.toml",
+    "delete job": "clean job",
+    "describe job": "show job",
+    "monit": "top",
+    "--verison": "--version",
 }
 """Words after ``supervise`` to those that do it."""
 
@@ -53,6 +59,18 @@ def test_a_command_of_another_tool(supervise: Command, typed: str, meant: str):
     first = typed.split(maxsplit=1)[0]
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"supervise: {first!r} is not a command; did you mean: supervise {meant}\n"
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["port", "export", "options", "pause", "reboot", "reboot now", "poweroff", "true", "exec job sh", "clone job"],
+)
+def test_a_word_that_no_command_resembles_gets_the_list_of_commands(supervise: Command, typed: str):
+    """It may be a program in PATH. ``clone`` is not ``clean``, which removes runs."""
+    first = typed.split(maxsplit=1)[0]
+    assert supervise.refused(*typed.split()).stderr.startswith(
+        f"supervise: {first!r} is not a command; the commands are check, clean, completion, logs, "
+    )
 
 
 @pytest.mark.parametrize("word", ["-d", "--detach"])

@@ -60,28 +60,21 @@ _OF_OTHERS = {
 }
 """Option of another launcher to the option of supervise."""
 _COMMANDS_OF_OTHERS = {
-    "exec": "run",
-    "launch": "run",
-    "start": "run",
-    "up": "run",
-    "ps": "ls",
-    "list": "ls",
-    "history": "ls",
+    **dict.fromkeys(("exec", "launch", "start", "up"), "run"),
+    **dict.fromkeys(("ps", "list", "history"), "ls"),
     "log": "logs",
-    "attach": "logs -f",
-    "follow": "logs -f",
-    "tail": "logs -f",
-    "prune": "clean",
-    "rm": "clean",
-    "inspect": "show",
-    "monitor": "top",
-    "down": "stop",
-    "kill": "stop",
-    "terminate": "stop",
+    **dict.fromkeys(("attach", "follow", "tail"), "logs -f"),
+    **dict.fromkeys(("prune", "rm", "remove", "delete"), "clean"),
+    **dict.fromkeys(("inspect", "describe", "info"), "show"),
+    **dict.fromkeys(("monitor", "monit"), "top"),
+    **dict.fromkeys(("down", "kill", "terminate", "cancel", "shutdown", "quit", "exit", "halt"), "stop"),
+    **dict.fromkeys(("validate", "verify", "config", "lint"), "check"),
     "py-spy": "stacks",
     "version": "--version",
 }
 """Command of another launcher or of a shell to the command of supervise, with its options."""
+_OF_THE_MACHINE = ("halt", "init", "kexec", "poweroff", "reboot", "shutdown", "telinit")
+"""Programs that stop the machine. They are never proposed."""
 _COUNTS = (
     *("n", "nproc", "nproc-per-node", "replicas", "deploy", "scale", "numprocs", "numprocesses", "processes"),
     *("instances", "autostart"),
@@ -158,8 +151,8 @@ def instead_of(word: str, known: Iterable[str], following: str = "") -> str:
     return f"; did you mean {meant}?" if meant else ""
 
 
-def command(words: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the command line that is probably meant, without ``supervise``.
+def command(words: Sequence[str], known: Sequence[str]) -> list[str]:  # noqa: PLR0911 - one return per kind of word
+    """Return the command line that is probably meant, without ``supervise``; empty if none is known.
 
     Args:
         words: The command line; the first word is not a command.
@@ -167,37 +160,47 @@ def command(words: Sequence[str], known: Sequence[str]) -> list[str]:
     """
     first, rest = words[0], list(words[1:])
     if first == "kill" and len(rest) == 3 and rest[0] in ("-s", "--signal"):
-        first, rest = "signal", [rest[2], rest[1]]
+        return ["signal", rest[2], rest[1]]
     foreign = _COMMANDS_OF_OTHERS.get(first, "").split()
-    import shutil
-
-    if first == "exec" and rest and not os.path.exists(rest[0]) and shutil.which(rest[0]) is None:  # a run
-        return ["status", rest[0]]
+    if first in ("start", "up") and not (rest and os.path.exists(rest[0])):
+        return ["run", "--file", "gang.toml"]
     if foreign == ["run"]:
-        of_a_file = first in ("start", "up") and not (rest and os.path.exists(rest[0]))
-        return ["run", "--file", "gang.toml"] if of_a_file else _run_line(rest)
+        return _run_line(rest)
     if foreign:  # its options are not those of supervise
         run = [word for word in rest[-1:] if not word.startswith("-")]
         return [*(["status"] if foreign == ["ls"] and run else foreign), *run]
     if first == "scale":
         return ["run", "--file", "gang.toml", *(rest or ["web=3"])]
-    near = _near(first, known)
+    if first.startswith("-"):  # options without a command
+        meant = _close(first, ["--help", "--version"])
+        return [meant] if meant else ["run", _OF_OTHERS.get(first, first), *rest] if rest else []
+    line = _run_line(words)
+    if line or first in _OF_THE_MACHINE:
+        return line if rest or _is_path(first) else []  # a lone word in PATH may be a command of another tool
+    near = _near(first, [each for each in known if each[0] == first[:1]])  # "port" is not "report"
     if near == "clean" and not _close(first, [near]):  # it removes runs: no guess
         near = ""
-    if not near or os.path.exists(first) or shutil.which(first) is not None:  # a program, or options without a command
-        return _run_line([_OF_OTHERS.get(first, first), *rest])
-    return [near, *rest]
+    return [near, *rest] if near else []
 
 
-def _run_line(words: list[str]) -> list[str]:
-    return ["run", *(["--file"] if words and is_gang_file(words[0]) else []), *words]
+def _is_path(word: str) -> bool:
+    return os.sep in word or "." in word or os.path.exists(word) or is_gang_file(word)
+
+
+def _run_line(words: Sequence[str]) -> list[str]:
+    """Return the line that runs a program or a file of roles; empty if the first word is surely neither."""
+    import shutil
+
+    if not words or words[0] in _OF_THE_MACHINE or not (_is_path(words[0]) or shutil.which(words[0])):
+        return []
+    return ["run", *(["--file"] if is_gang_file(words[0]) else []), *words]
 
 
 def is_gang_file(path: str) -> bool:
-    """Return whether a path is that of a file of roles, or of another launcher, and not of a program."""
+    """Return whether a path, perhaps of a missing file, is that of a file of roles and not of a program."""
     name = os.path.basename(path).lower()
     like = name.endswith((".toml", ".yaml", ".yml")) or name.partition(".")[0] == "procfile"
-    return like and os.path.isfile(path) and not os.access(path, os.X_OK)
+    return like and not os.path.isdir(path) and not os.access(path, os.X_OK)
 
 
 def keys(word: str, known: Iterable[str]) -> list[str]:
