@@ -127,6 +127,7 @@ def test_a_stop_of_a_role_leaves_the_others(supervise: Command):
         assert [row.split()[2] for row in told(supervise, "status", "job").splitlines()[2:]] == [
             *("ready", "ready", "terminated", "terminated")
         ]
+        assert "\n  ranks 2-3 (web 0-1): terminated, SIGTERM\n" in told(supervise, "show", "job")
         assert "for a stop of the whole run" in refused(supervise, "stop", "job", "db", "--timeout", "1")
         told(supervise, "restart", "job", "web.0")
         assert run.hear() == ["up\n"]

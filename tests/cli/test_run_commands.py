@@ -161,7 +161,7 @@ def test_after_a_kill_of_supervise_in_a_flood_the_files_tell_the_story(supervise
         until(lambda: "process.exited" in events.read_text() and events.read_text().count("process.started") == 3)
         until(lambda: all(log.read_text() for log in events.parent.glob("attempt_0/[01]/stderr.log")))
         assert told(supervise, "ls").splitlines()[1].split()[1] == "running"
-        assert "  rank 2: ended, exit code 0\n" in told(supervise, "show", "job")
+        assert "  rank 2: finished, exit code 0\n" in told(supervise, "show", "job")
         run.signal(signal.SIGKILL)
         run.process.wait()
     with events.open("a") as file:
@@ -475,12 +475,30 @@ def test_an_end_that_is_no_failure_is_not_shown_as_one(supervise: Command):
     script = f'[ "$RANK" = 0 ] && exit 3; echo up; {HANG}'
     with supervise.started(*words, script) as run:
         run.hear()
-        until(lambda: "ended, exit code 3" in told(supervise, "show", "job"))
+        until(lambda: "finished, exit code 3" in told(supervise, "show", "job"))
         told(supervise, "restart", "job", "--rank", "1")
         run.signal(signal.SIGKILL)
         run.process.wait()
     shown = told(supervise, "show", "job")
     assert shown.endswith("  rank 0: ended, exit code 3\n  rank 1: running\n")
+
+
+def test_show_and_status_call_a_state_by_the_same_word(supervise: Command):
+    """Also of a rank that has not started."""
+    (supervise.tmp_path / "gang.toml").write_text(
+        '[roles.slow]\ncommand = "sleep 1000"\nready = "file:never"\nneeds = []\n'
+        '[roles.late]\ncommand = "sleep 1000"\nneeds = ["slow"]\n'
+        '[roles.held]\ncommand = ["sh", "-c", "kill -STOP $$"]\nneeds = []\n'
+    )
+    with supervise.started("--run-id", "job", "--file", "gang.toml") as run:
+        run.hear_error("kill -CONT")
+        ranks = json.loads(told(supervise, "show", "job", "--json"))["ranks"]
+        told(supervise, "signal", "job", "CONT")
+        run.signal(signal.SIGINT)
+        run.end()
+    assert [re.sub(r"pid \d+", "pid N", ranks[rank]) for rank in "012"] == [
+        *("starting, pid N", "waiting", "suspended, pid N")
+    ]
 
 
 @pytest.mark.parametrize("what", ["fifo", "link", "list", "deep", "sequence"])

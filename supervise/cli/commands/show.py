@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 from supervise._printable import one_line, printable
 from supervise._story.wording import at_step, columns, exit_of, failed_or_ended, fitted
 from supervise._views.incidents import CANCELED, incident
+from supervise._views.recorded_run import SOCKET
 from supervise._views.run_state import RESTARTS, Occurrence, RankLives, RunState, parsed_time
 from supervise.cli.commands.runs import (
     RunParser,
@@ -93,6 +95,10 @@ def _row(run: RecordedRun, *, brief: bool) -> tuple[str, ...]:
 
 _LONGEST_LINE = 2000
 _MOST_RESTARTS = 20
+_REPLY_S = 3.0
+"""How long supervise may take to report the states of its ranks; without them, the events say enough."""
+_OVER = ("finished", "failed", "terminated")
+"""The states of `status` after the end of a life."""
 
 
 def show(words: Sequence[str]) -> int:
@@ -118,6 +124,7 @@ class _Story:
 
     def __init__(self, run: RecordedRun) -> None:
         self.run = RunState()
+        self._words = _words_of_status(run)
         self.spans = run.spans
         self.restarts: list[str] = []
         """A line for each restart; after the end of the run, for each that took place."""
@@ -165,7 +172,8 @@ class _Story:
 
     def states(self) -> dict[int, str]:
         """Return each rank to its state, in the order of ranks."""
-        return {rank: _state(each) for rank, each in sorted(self.run.ranks.items()) if each.life is not None}
+        started = (rank for rank, each in self.run.ranks.items() if each.life is not None)
+        return {rank: _state(self.run.of(rank), self._words.get(rank, "")) for rank in sorted({*started, *self._words})}
 
     def first_failure(self) -> str | None:
         """Return the rank whose failure is the first in the events, and how it ended; None if none has failed."""
@@ -179,13 +187,35 @@ class _Story:
         return None
 
 
-def _state(known: RankLives) -> str:
+def _words_of_status(run: RecordedRun) -> dict[int, str]:
+    """Return each rank to the state that `status` shows; empty if the run is over, or supervise does not reply."""
+    if run.state != "running":
+        return {}
+    from supervise._control.client import ControlClient, ControlError  # lazy: a run that is over does not need it
+    from supervise._views.top.reader import Reader
+    from supervise.cli.commands.steering import MALFORMED
+
+    try:
+        with ControlClient(os.path.join(run.path, SOCKET)) as client:
+            status = client.request("status", timeout_s=_REPLY_S)
+        return {rank: row.state for rank, row in Reader(run).read(status, same_pids=False).ranks.items()}
+    except (ControlError, OSError, *MALFORMED):
+        return {}
+
+
+def _state(known: RankLives, word: str) -> str:
+    """Return the state of a rank: the word of `status`, or "" if there is none, and what the events say about it."""
     life = known.life
-    if known.waits or life is None:
+    if known.waits and not word:
         return "waiting for a restart"
+    if life is None or (word and (life.end is not None) != (word in _OVER)):
+        return word
     if life.end is not None:
-        return f"ended, {exit_of(life.end.fields)}"
-    return f"running, pid {life.pid}" if life.launch_failure is None else "ended, could not be started"
+        by_request = any(it.fields["reason"] == "terminate" for it in life.all_of("signaled"))
+        return f"{word or ('terminated' if by_request else 'ended')}, {exit_of(life.facts)}"
+    if life.launch_failure is not None:
+        return f"{word or 'ended'}, could not be started"
+    return f"{word or 'running'}, pid {life.pid}"
 
 
 def _head(run: RecordedRun) -> list[str]:
