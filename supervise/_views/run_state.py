@@ -147,6 +147,7 @@ class Life:
 
     __slots__ = (
         "attempt",
+        "backoff",
         "end",
         "ending",
         "hang",
@@ -174,6 +175,8 @@ class Life:
         """The first signals that supervise sent to it, its suspensions and its hangs, in their order."""
         self.hang: Occurrence | None = None
         """The last hang that was reported; None if the life went on: it answered again, or ended for another reason."""
+        self.backoff: Occurrence | None = None
+        """The event that announced the next life after a delay; None if there was no delay."""
 
     @property
     def ended_s(self) -> float | None:
@@ -232,6 +235,12 @@ class RankLives:
         """Its last life; None if it was never started."""
         return self.lives[-1] if self.lives else None
 
+    def await_restart(self, it: Occurrence) -> None:
+        """Note the event that announces the next life."""
+        self.waits = True
+        if self.life is not None and it.fields.get("backoff_s"):
+            self.life.backoff = it
+
 
 class RunState:
     """The state of a run. Used by one thread."""
@@ -284,7 +293,7 @@ class RunState:
             self._of_life(it, it.rank, self._life(it, it.rank))
         elif it.name == "process.restarting":
             known = self.of(it.rank)
-            known.waits = True
+            known.await_restart(it)
             known.caused = known.caused or it.fields.get("end_role") == "root_cause"
             self.ended.discard(it.rank)
         return it
@@ -381,7 +390,7 @@ class RunState:
                 self.restart, self.restarts, self.stop = it, self.restarts + 1, None
                 self.failed.clear()
                 for rank in self.ranks.keys() - {*it.fields.get("left_out", ())}:
-                    self.ranks[rank].waits = True
+                    self.ranks[rank].await_restart(it)
             case "gang.finished":
                 for known in self.ranks.values():
                     known.waits = False  # a stop has canceled the restart

@@ -367,6 +367,23 @@ def test_the_legend_names_the_marks_that_the_timeline_has(supervise: Command, tm
     assert "backoff" not in found["few"]
 
 
+def test_only_an_announced_delay_is_drawn_as_the_wait_for_a_restart(supervise: Command, tmp_path: Path) -> None:
+    """Rank 0 has failed; rank 1 had finished long before a request restarted it at once."""
+    events = [event("process.started", 0, rank, pid=7 + rank) for rank in range(2)]
+    events += [
+        exited(1, 0, exit_code=3, level="error"),
+        event("process.restarting", 1, 0, backoff_s=4.0, exit_code=3, end_role="root_cause"),
+        exited(1, 1),
+        event("process.started", 5, 0, pid=17, attempt=1),
+        event("process.restarting", 9, 1, backoff_s=0.0, exit_code=0, end_role="finished"),
+        event("process.started", 9, 1, pid=18, attempt=1),
+        *(exited(10, rank, attempt=1) for rank in range(2)),
+    ]
+    write_run(tmp_path / "runs" / "job_x", 2, events, outcome="succeeded")
+    tags = page_of(supervise, "job").attributes
+    assert [attrs["d"] for _, attrs in tags if attrs.get("class") == "backoff"] == ["M1 5H19", "M100.0 50H500.0"]
+
+
 def test_equal_ranks_share_a_row(supervise: Command, tmp_path: Path) -> None:
     large_run(tmp_path / "runs" / "job_x", 1000)
     page = page_of(supervise, "job")

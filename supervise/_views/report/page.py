@@ -309,9 +309,9 @@ class Timeline:
         return "".join(parts)
 
     def _backoff(self, before: Life, after: Life) -> str:
-        if before.ended_s is None:
+        if before.ended_s is None or before.backoff is None:
             return ""
-        x, to = self._x(before.ended_s), self._x(after.started_s)
+        x, to = self._x(max(before.ended_s, before.backoff.at_s)), self._x(after.started_s)
         return f'<path class="backoff" d="M{x:.1f} 50H{to:.1f}"/>'
 
     def _output(self, rate: Rate, most: float) -> str:
