@@ -141,7 +141,7 @@ def _text(  # noqa: C901, PLR0911 - one case per event
         case "process.restarting":
             stopped = "stopped, " if fields.get("end_role") in ("bystander", "terminated") else ""
             again = f"a restart of {rank} {CANCELED}" if canceled else f"{rank} restarts {_soon(it)}"
-            return f"{again}: {stopped}{end_of(it)}"
+            return f"{again}: {stopped}{short(fields.get('fault', '')) or end_of(it)}"
         case "process.hung":
             return f"{rank} {'hangs' if present else 'hung'}: {hang_of(fields)}"
         case "process.faulted":

@@ -294,6 +294,7 @@ class RunState:
         elif it.name == "process.restarting":
             known = self.of(it.rank)
             known.await_restart(it)
+            it.fields["fault"] = self.fault(it.rank)
             known.caused = known.caused or it.fields.get("end_role") == "root_cause"
             self.ended.discard(it.rank)
         return it

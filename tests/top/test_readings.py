@@ -69,6 +69,16 @@ def test_events_are_followed_and_a_line_may_come_in_parts(run: Path):
     )
     (found,) = incidents.look()
     assert found.text == "rank 1 restarts at once: stopped, exit code 0"
+    append(
+        run,
+        event("process.hung", 8, 0, tier="heartbeat", age_s=30.0, step=None),
+        event("process.faulted", 8, 0, message="hung: no heartbeat for 30.0 s"),
+        exited(9, 0, spontaneous=False),
+        event("process.restarting", 9, 0, attempt=2, backoff_s=1.0, exit_code=0, level="warning"),
+    )
+    assert [each.text for each in incidents.look()] == [
+        *("rank 0 hangs: no heartbeat for 30 s", "rank 0 restarts in 1 s: hung")
+    ]
 
 
 def test_what_a_rank_may_have_written_to_the_events_is_left_out(run: Path):

@@ -251,7 +251,8 @@ class Incidents:
         if it is None or it.name not in KINDS or it.name in _NO_INCIDENTS:
             return None
         level = it.fields.get("level")
-        if level not in _LEVELS.get(it.name, (level,)):
+        told = it.name == "process.faulted" and it.fields["message"].startswith("hung")  # by the event of the hang
+        if told or level not in _LEVELS.get(it.name, (level,)):
             return None
         found = incident(it, self._name, present=True)
         if it.name == "gang.restarting":

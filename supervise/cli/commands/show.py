@@ -153,7 +153,7 @@ class _Story:
                 self._announced.add((it.rank, number))
                 again = f"restart {number} of this rank"
                 verb = "was stopped" if fields.get("end_role") in ("bystander", "terminated") else "ended"
-                line = f"{who} {verb} ({self.run.fault(it.rank) or exit_of(fields)}); {again}"
+                line = f"{who} {verb} ({fields['fault'] or exit_of(fields)}); {again}"
             case "process.hung" | "process.leaked" | "events.lost" | "gang.stopping":
                 line = incident(it, self.spans, present=False).text
             case "gang.restarting":
