@@ -105,6 +105,8 @@ def test_a_name_that_no_role_has(supervise: Command):
     with running(supervise):
         text = refused(supervise, "restart", "job", "wbe")
         assert "'wbe' is not a rank or a role; the ranks are 0 to 3, the roles db, web; did you mean 'web'?\n" in text
+        for spelling in ("web1", "web 1"):
+            assert "; did you mean 'web.1'?\n" in refused(supervise, "restart", "job", spelling), "not all of its ranks"
         assert "'web.2' does not exist; the role ranks of web are 0 to 1\n" in refused(
             supervise, "stop", "job", "web.2"
         )

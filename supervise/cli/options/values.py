@@ -198,7 +198,10 @@ def _ranks_of(word: str, of_role: Mapping[str, range], nproc: int) -> range:
     from supervise.cli.options import suggestions  # only here: it imports difflib
 
     there = f"the ranks are {span(nproc)}, the roles {', '.join(of_role)}" if of_role else "give numbers, such as 0,2"
-    raise argparse.ArgumentTypeError(f"{word!r} is not a rank or a role; {there}{suggestions.meant(word, of_role)}")
+    bare = word.rstrip("0123456789")  # "web0" and "web 0", as in prefixes and reports
+    one = [f"{role}.{word.removeprefix(bare)}" for role in of_role if role == bare.rstrip(" -_") and bare != word]
+    hint = suggestions.meant(word, one or of_role)
+    raise argparse.ArgumentTypeError(f"{word!r} is not a rank or a role; {there}{hint}")
 
 
 def span(nproc: int) -> str:
