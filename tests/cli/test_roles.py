@@ -168,6 +168,9 @@ def test_run_may_be_left_out(supervise: Command):
         run.end()
     assert "argument RUN: it is missing, and no run is running; see: supervise ls" in refused(supervise, "wait")
     assert told(supervise, "show", note=", the newest run\n").startswith("web_")
+    for command in ("status", "top", "wait"):
+        assert "it is a role of" not in refused(supervise, command, "db"), "of runs that have ended"
+    assert "it is a role of " in refused(supervise, "show", "db")
     assert "usr1 web 1\n" not in told(supervise, "logs", "web.1", note=", the newest run\n")
 
 

@@ -448,7 +448,8 @@ class RunParser(values.CommandParser):
             unknown, word = str(error), one_line(given[0])
             role = f"; if {word!r} is a role or a rank, RUN is missing, and "
             if not takes_ranks:
-                names = (one_line(run.name) for run in recorded_runs()[1] if given[0] in dict(run.roles))
+                runs = (run for run in recorded_runs()[1] if given[0] in dict(run.roles))
+                names = (one_line(run.name) for run in runs if self.dest == "run" or run.state in _GOING_ON)
                 self._refuse(
                     unknown + next((f"; it is a role of {name}, so: {self.prog} {name}" for name in names), "")
                 )
