@@ -13,7 +13,7 @@ from supervise._gang.rank_variables import Master
 from supervise._printable import one_line
 from supervise._settings import conditions
 from supervise._story.wording import counted, seconds, spans
-from supervise.cli.options.parts import Part, role_settings
+from supervise.cli.options.parts import Part, lacks, role_settings
 from supervise.cli.run import program, settings
 from supervise.cli.streams import failed, refusal
 from supervise.errors import SpecError, SuperviseError
@@ -101,7 +101,7 @@ def _facts(part: Part) -> list[str]:
     facts = [counted(part.count, "rank")]
     for key, row in role_settings().items():
         value = part.settings.get(row.name)
-        if value not in (None, None if row.role == "inherited" else row.default):
+        if value not in (None, None if row.role == "inherited" else row.default) and not lacks(key, part.settings):
             facts.append(_fact(key, value))
     facts += [_fact("env-file", part.env_files)] if part.env_files else []
     facts.append(f"in {one_line(part.cwd or '.')}")
@@ -187,8 +187,8 @@ def _settings(options: Options) -> Iterator[str]:
             continue
         ranks_of: dict[str, list[int]] = {}
         for rank in range(options.nproc):
-            value = {**options.settings, **options.part_of(rank).settings}.get(row.name)
-            if value not in (None, row.default):
+            given = {**options.settings, **options.part_of(rank).settings}
+            if (value := given.get(row.name)) not in (None, row.default) and not lacks(key, given):
                 ranks_of.setdefault(_fact(key, value), []).append(rank)
         yield from (f"# {told}: {spans(some)}" for told, some in sorted(ranks_of.items()))
 
@@ -201,7 +201,7 @@ def _fact(key: str, value: Any) -> str:
         return f"{key} nothing"
     if key == "ready" and not isinstance(value, str):
         return f"{key} {' and '.join(map(one_line, value))}"
-    if isinstance(value, (frozenset, tuple)):
+    if isinstance(value, (frozenset, tuple, list)):
         given = sorted(value) if isinstance(value, frozenset) else value
         return f"{key} {','.join(map(one_line, map(str, given)))}"
     if isinstance(value, Signals):
