@@ -175,6 +175,7 @@ def test_after_a_kill_of_supervise_in_a_flood_the_files_tell_the_story(supervise
         re.MULTILINE,
     )
     assert "  ranks 0-1: running\n  rank 2: ended, exit code 0\n" in shown
+    assert "ran " not in shown, "nobody knows how long"
     assert "[r0]:flood\n" in told(supervise, "logs", "job")
     said = told(supervise, "logs", "--stderr", "job").splitlines()
     assert sorted(said) == ["[r0]:up", "[r1]:up"]  # the older one is first

@@ -200,6 +200,7 @@ def test_a_stop_while_a_restart_is_pending_ends_the_run(supervise: Command):
         code, _, err = run.end()
     assert code == 143
     assert "no restart 1 of 1: stopped by supervise stop" in err
+    assert "  exit:     143\n" in told(supervise, "show", "job")
 
 
 def test_a_restart_that_a_stop_has_canceled_did_not_take_place(supervise: Command):

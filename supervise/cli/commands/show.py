@@ -220,11 +220,12 @@ def _state(known: RankLives, word: str) -> str:
 
 def _head(run: RecordedRun) -> list[str]:
     count = f"{run.info.get('world_size')}{f' ({run.counts})' if run.counts else ''}"
+    ran = "" if run.duration is None else f", ran {shown_duration(run.duration)}"
     return [
         f"{one_line(run.name)}: {run.shown_state}",
         f"  program:  {program_of(run)}",
         f"  ranks:    {count} on {run.place}",
-        f"  started:  {shown_time(run.started)}, ran {shown_duration(run.duration)}",
+        f"  started:  {shown_time(run.started)}{ran}",
         f"  logs:     {one_line(run.path)}",
     ]
 
@@ -244,7 +245,7 @@ def _end(run: RecordedRun, story: _Story) -> list[str]:
     report = run.result.get("report")
     if run.result:
         told = report if isinstance(report, list) else []
-        return ["", *map(str, told)] if told else [f"  exit:     {one_line(str(run.result.get('exit_code')))}"]
+        return [f"  exit:     {one_line(str(run.result.get('exit_code')))}", *([""] if told else []), *map(str, told)]
     last = parsed_time(story.run.last)
     at = "" if last is None else f" after {shown_time(last)}"
     head = [""]

@@ -353,7 +353,7 @@ class _Run:
 
     def _no_result(self, code: int, text: str, more: list[str] | None = None) -> int:
         self._progress.finish(None)
-        self._keep_result(code, None, text, [text, *(more or [])])
+        self._keep_result(code, None, text, [f"supervise: {text}", *(more or [])])
         self._console.error(text)
         self._console.show(more or [])
         return code
