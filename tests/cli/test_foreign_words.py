@@ -91,11 +91,16 @@ def test_a_run_in_the_background_is_the_shells(supervise: Command, word: str):
         (("ls", "--runing"), "--runing is not an option of ls; did you mean --running?"),
         (("ls", "-a"), "-a is not an option of ls; it has --running, --json"),
         (("clean", "--older", "1d"), "--older is not an option of clean; did you mean --older-than?"),
-        (("signal", "job", "-9"), "no run in "),
+        (("signal", "job", "-9"), "-9 is not an option of signal; give KILL"),
+        (("signal", "job", "-HUP"), "-HUP is not an option of signal; give HUP"),
+        (("run", "--count", "2", "true"), "--count; did you mean -n?"),
+        (("run", "--procfile", "F"), "--procfile; did you mean --file?"),
+        (("run", "gangfile"), "gangfile is not a program; for its roles, give: supervise run --file gangfile"),
     ],
 )
 def test_an_option_that_a_command_does_not_have(supervise: Command, words: tuple[str, ...], told: str):
     """Its value is not taken for the name of a run."""
+    (supervise.tmp_path / "gangfile").write_text("[roles.a]\ncommand = 'true'\n")
     done = supervise.refused(*words)
     assert done.returncode == 2
     assert told in done.stderr
@@ -104,6 +109,7 @@ def test_an_option_that_a_command_does_not_have(supervise: Command, words: tuple
 def test_a_file_of_roles_as_the_program(supervise: Command):
     """It is not to be made executable; one that is executable is a program."""
     file = supervise.tmp_path / "g.toml"
+    assert "g.toml is not in PATH; a file of roles is given by --file g.toml\n" in supervise.run("g.toml").stderr
     file.write_text("[roles.a]\ncommand = 'echo hi'\n")
     for name in ("g.toml", "./g.toml"):
         done = supervise.refused("run", name)

@@ -455,7 +455,8 @@ def test_an_error_about_several_keys_names_the_file_and_the_keys(supervise: Comm
 def test_settings_without_effect_in_some_roles_are_accepted(supervise: Command, tmp_path: Path):
     """A value for all roles is shown where it has an effect; the timeout of probes is also that of `ready`."""
     (tmp_path / "gang.toml").write_text(
-        "listen = ['tcp:1', 'unix:s']\nalive-interval = 3\n[roles.a]\ncommand = 'true'\nready = 'file:x'\nalive-timeout = 3\n"
+        "listen = ['tcp:1', 'unix:s']\nalive-interval = 3\n"
+        "[roles.a]\ncommand = 'true'\nready = 'file:x'\nalive-timeout = 3\n"
         "[roles.'b.x']\ncommand = 'true'\nalive = 'tcp:1'\nmodule = false\npython = true\n"
         "listen = []\n"
     )

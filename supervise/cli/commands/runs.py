@@ -465,6 +465,13 @@ class RunParser(values.CommandParser):
     def _refuse(self, why: object) -> NoReturn:
         self.error(f"argument RUN: {why}")
 
+    def _signal(self, word: str) -> str:
+        """Return the signal in ``-HUP`` or ``-9``, if the command takes one; otherwise ""."""
+        try:
+            return values.any_signal(word[1:]).name.removeprefix("SIG") if self.prog.endswith(" signal") else ""
+        except argparse.ArgumentTypeError:
+            return ""
+
     def parsed(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse arguments. Refuse an unknown option first: argparse would take its value for RUN, and name that.
 
@@ -477,6 +484,8 @@ class RunParser(values.CommandParser):
         known = self._option_string_actions
         for word in takewhile("--".__ne__, words):
             name = word.partition("=")[0] if word.startswith("--") else word[:2]
+            if name.startswith("-") and name not in known and (sig := self._signal(word)):
+                self.error(f"{word} is not an option of signal; give {sig}")
             if name.startswith("-") and name not in known and name.strip("-0123456789"):
                 from supervise.cli.options import suggestions
 

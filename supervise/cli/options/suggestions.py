@@ -15,12 +15,14 @@ _CUTOFF = 0.8
 _SHORTEST_PREFIX = 3
 _OF_OTHERS = {
     "-f": "--file",
+    "--procfile": "--file",
     "-N": "--nnodes",
     "--name": "--run-id",
     "--scale": "--file gang.toml web=3",
     "--replicas": "-n",
     "--np": "-n",
     "--n": "-n",
+    "--count": "-n",
     "-c": "-n",
     "-j": "-n",
     "--ntasks": "-n",
@@ -118,6 +120,8 @@ RESTARTS_OF_OTHERS = {
 """Kind of restart of docker compose, systemd or supervisord to a hint."""
 TABLES_OF_OTHERS = ("role", "service", "services", "program", "programs", "process", "processes")
 """Tables of other files whose tables are roles here."""
+_ROLE = re.compile(rb"^\s*\[roles\.", re.MULTILINE)
+_HEAD_BYTES = 1 << 16
 _OPERATOR = re.compile(r"[0-9&]?[|&;<>]+(?:&[0-9])?")
 _QUOTED = re.compile(r"""\\.|'[^']*'|["](?:\\.|[^"\\])*["]""", re.DOTALL)
 _EXPANDED = re.compile(r"\$[({A-Za-z_]|`|\*|[;&]$|^<|(?<![-=])>")
@@ -200,7 +204,12 @@ def is_gang_file(path: str) -> bool:
     """Return whether a path, perhaps of a missing file, is that of a file of roles and not of a program."""
     name = os.path.basename(path).lower()
     like = name.endswith((".toml", ".yaml", ".yml")) or name.partition(".")[0] == "procfile"
-    return like and not os.path.isdir(path) and not os.access(path, os.X_OK)
+    if os.path.isdir(path) or os.access(path, os.X_OK):
+        return False
+    if not like and os.access(path, os.R_OK) and os.path.isfile(path):
+        with open(path, "rb") as file:
+            like = _ROLE.search(file.read(_HEAD_BYTES)) is not None
+    return like
 
 
 def keys(word: str, known: Iterable[str]) -> list[str]:

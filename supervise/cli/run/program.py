@@ -139,12 +139,16 @@ def _probably_meant(part: Part) -> str:
     """Return a hint about a program that is not in PATH, or ``""``."""
     import shlex
 
+    from supervise.cli.options import suggestions  # lazy: it imports difflib
+
     program, whole = part.program, [part.program, *part.args]
     with_shell = f"for a shell: sh -c {shlex.quote(' '.join(whole))}"
     if "--file" in part.args:
         return "; options are before PROGRAM, and roles after the file, such as: --file gang.toml web"
-    if os.path.isfile(program):
-        return f"; for the file in this directory, give ./{program}"
+    is_gang_file = suggestions.is_gang_file(program)
+    if is_gang_file or os.path.isfile(program):
+        how = "a file of roles is given by --file " if is_gang_file else "for the file in this directory, give ./"
+        return f"; {how}{program}"
     if len(program.split()) > 1:
         return f"; its words are separate arguments; {with_shell}"
     if program in _OF_SHELLS:
