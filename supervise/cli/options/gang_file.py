@@ -127,7 +127,9 @@ class GangFile:
         if not isinstance(self.roles, dict) or not self.roles:
             foreign = next(filter(self._role_in, self._whole), None)
             if self.roles:
-                raise self._error(f"roles is {self.roles!r}; give tables, such as [roles.trainer] with a command")
+                raise self._error(
+                    f"roles is {_in_toml(self.roles)}; give tables, such as [roles.trainer] with a command"
+                )
             needed = "line NAME: COMMAND" if self.is_procfile else "table, such as [roles.trainer] with a command"
             raise self._error(f"it has no roles{self._meant(foreign) if foreign else f'; give at least one {needed}'}")
 
@@ -220,7 +222,7 @@ class GangFile:
         if isinstance(value, list) and all(isinstance(each, (str, int)) for each in value):
             value = ",".join(map(str, value))
         if isinstance(value, bool) or not isinstance(value, (str, int)):
-            raise self._error(f"{name} is {str(value).lower()}; give a text or a number")
+            raise self._error(f"{name} is {_in_toml(value)}; give a text or a number")
         if name in _PATHS and value == "":
             raise self._error(f"{name} is ''; give a path, or omit the key")
         return [f"--{name}={self._path(str(value)) if name in _PATHS else value}"]
@@ -232,10 +234,10 @@ class GangFile:
         is_table = isinstance(value, dict)
         wrong = {name: each for name, each in value.items() if not isinstance(each, (str, int))} if is_table else value
         if wrong != {}:
-            raise self._error(f'{what} is {wrong!r}; give a table, such as {{ NAME = "value" }}')
+            raise self._error(f'{what} is {_in_toml(wrong)}; give a table, such as {{ NAME = "value" }}')
         for name in value:
             self._checked(what, values.variable_name, name)
-        return {name: str(each).lower() if isinstance(each, bool) else str(each) for name, each in value.items()}
+        return {name: _as_text(each) for name, each in value.items()}
 
     def _meant(self, name: str) -> str:
         """Return a hint for a key of the whole gang that does not exist, or ``""``."""
@@ -351,7 +353,7 @@ class GangFile:
     def _part(self, name: str, table: Any, usual: Part) -> Part:
         where = f"roles.{name if name.isprintable() else repr(name)}"
         if not isinstance(table, dict):
-            raise self._error(f"{where} is {table!r}; give a table with a command")
+            raise self._error(f"{where} is {_in_toml(table)}; give a table with a command")
         given = self._spelled_once(f"{where}: ", table)
         rows = role_settings()
         keys = (*COMMAND, *rows)
@@ -369,7 +371,7 @@ class GangFile:
             raise self._error(f"{where}: {' and '.join(ways)} exclude each other; omit one of them")
         return Part(
             role=self._checked(where, values.role_name, name),
-            count=self._checked(f"{where}: count", values.role_count, str(given.get("count", 1))),
+            count=self._checked(f"{where}: count", values.role_count, _as_text(given.get("count", 1))),
             program=command[0],
             args=tuple(command[1:]),
             module=self._flag(f"{where}: module", given.get("module", False)),
@@ -393,17 +395,17 @@ class GangFile:
         if row.kind in (PROBE, READINESS):
             return self._checked(where, partial(values.of_row, row), value)
         if row.kind is ADDRESSES and isinstance(value, list):
-            value = ",".join(str(each).replace(",", ",,") for each in value)
+            value = ",".join(_as_text(each).replace(",", ",,") for each in value)
         if row.kind is not CHOICE:
-            return self._checked(what, values.OF_KIND[row.kind][1], str(value))
+            return self._checked(what, values.OF_KIND[row.kind][1], _as_text(value))
         if value not in row.choices:
             hint = suggestions.RESTARTS_OF_OTHERS.get(str(value), "") if row.key == "restart" else ""
-            raise self._error(f"{what} is {value!r}; give {', '.join(row.choices)}{hint}")
+            raise self._error(f"{what} is {_in_toml(value)}; give {', '.join(row.choices)}{hint}")
         return value
 
     def _names(self, what: str, value: Any) -> tuple[str, ...]:
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise self._error(f'{what} is {value!r}; give a list of roles, such as ["store"], or [] for none')
+            raise self._error(f'{what} is {_in_toml(value)}; give a list of roles, such as ["store"], or [] for none')
         return tuple(value)
 
     def _command(self, where: str, value: Any) -> list[str]:
@@ -418,7 +420,7 @@ class GangFile:
         if isinstance(words, list):
             words = [str(word) if type(word) is int else word for word in words]
         if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words) or not words[0]:
-            found = "is missing" if value is None else f"is {value!r}"
+            found = "is missing" if value is None else f"is {_in_toml(value)}"
             raise self._error(f'{where}: command {found}; give a text or a list, such as ["python", "train.py"]')
         return words
 
@@ -426,7 +428,7 @@ class GangFile:
         """Return the variables of the files of a role."""
         paths = [value] if isinstance(value, str) else value
         if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-            raise self._error(f'{what} is {value!r}; give a path, or a list of paths, such as ["web.env"]')
+            raise self._error(f'{what} is {_in_toml(value)}; give a path, or a list of paths, such as ["web.env"]')
         found: dict[str, str] = {}
         for path in paths:
             found = {} if path == NO_FILE else found | self._checked(what, read, self._path(path))
@@ -451,19 +453,32 @@ class GangFile:
 
     def _cwd(self, what: str, value: Any, base: str) -> str:
         if not isinstance(value, str) or not value:
-            raise self._error(f"{what} is {value!r}; give a path")
+            raise self._error(f"{what} is {_in_toml(value)}; give a path")
         return self._checked(what, values.existing_folder, os.path.normpath(os.path.join(base, value)))
 
     def _flag(self, what: str, value: Any) -> bool:
         if not isinstance(value, bool):
-            raise self._error(f"{what} is {value!r}; give true or false")
+            raise self._error(f"{what} is {_in_toml(value)}; give true or false")
         return value
 
     def _checked(self, what: str, parse: Callable[[str], _T], text: str) -> _T:
         try:
             return parse(text)
         except argparse.ArgumentTypeError as error:
-            raise self._error(f"{what}: {error}") from None
+            raise self._error(f"{what}: {str(error).replace(repr(text), _in_toml(text))}") from None
+
+
+def _in_toml(value: Any) -> str:
+    """Return a value as a file spells it, for messages."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {_in_toml(each)}' for key, each in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_in_toml, value))}]"
+    return repr(value) if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else _in_toml(value)
 
 
 def _present(parts: Mapping[str, Part], needs: Iterable[str]) -> tuple[str, ...]:
