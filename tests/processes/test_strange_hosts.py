@@ -380,10 +380,11 @@ if __name__ == "__main__":
 
 
 CLOSES_ALL = """
-import os, threading, supervise
-threading.Timer(0.5, os.closerange, (3, 4096)).start()
+import os, supervise
 try:
-    supervise.run("sleep", n=2, args=("600",), timeout=2)
+    with supervise.start_processes("sleep", "sleep", {0: ("600",), 1: ("600",)}, timeout=1) as context:
+        os.closerange(3, 4096)
+        context.wait()
 except supervise.SupervisorCrashed as error:
     print("program", error, flush=True)
 """

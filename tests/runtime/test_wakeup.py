@@ -314,6 +314,26 @@ def test_a_wait_works_and_writes_nowhere_else_after_the_application_has_closed_a
     assert sorted(done.stdout.split()) == ["7", "7", "handled", "handled"], done
 
 
+CLOSES_ALL_MEANWHILE = """
+import os, threading
+from supervise._runtime.future import Reply
+reply = Reply()
+def act():
+    os.closerange(3, 256)
+    reply.set(7)
+timer = threading.Timer(0.1, act)
+timer.start()
+print(reply.get(timeout=30))
+timer.join()
+"""
+
+
+def test_a_wait_goes_on_if_the_application_closes_all_descriptors_meanwhile():
+    command = [sys.executable, "-c", CLOSES_ALL_MEANWHILE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.stdout, done.stderr) == ("7\n", "")
+
+
 def test_without_a_descriptor_a_wait_is_ended_by_rings_alone(monkeypatch):
     """It works on, and does not raise."""
 
