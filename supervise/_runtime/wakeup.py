@@ -156,6 +156,9 @@ class Marked:
 
 _MOST_S = 2_000_000.0
 """The longest timeout of `poll`, 23 days. A wait for a longer time ends after this time, as if `ring` was called."""
+_MOST_IF_CLOSED_S = 1.0
+"""The same once the application has closed the pipe: `ring` may use a number that another file has by then."""
+_stays = True  # whether the application has never closed the pipe
 _NO_DESCRIPTOR = -2
 _displaced = -1
 """The descriptor to which the interpreter wrote signal numbers before this module set its own."""
@@ -216,11 +219,11 @@ class MainBell:
         _arm()  # a signal handler may have changed the descriptor meanwhile
         poll = select.poll()
         poll.register(_both_ends()[0], select.POLLIN)
-        longest = timeout_s is not None and timeout_s > _MOST_S
-        if poll.poll(None if timeout_s is None else min(max(timeout_s, 0.0), _MOST_S) * 1000):
+        most_s = _MOST_S if _stays else _MOST_IF_CLOSED_S
+        if poll.poll((most_s if timeout_s is None else min(max(timeout_s, 0.0), most_s)) * 1000):
             _hand_on(_emptied())
             return True
-        return longest
+        return timeout_s is None or timeout_s > most_s
 
 
 def _arm() -> bool:
@@ -254,8 +257,9 @@ def _write(fd: int, rings: bytes) -> None:
 
 
 def _have_pipe() -> bool:
-    global _ends, _inode  # noqa: PLW0603 - the process has one pipe
+    global _ends, _inode, _stays  # noqa: PLW0603 - the process has one pipe
     if _ends is None or not _is_open(_ends):
+        _stays = _stays and _ends is None
         try:
             if not _is_allowed():
                 return False
