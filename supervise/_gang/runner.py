@@ -398,9 +398,10 @@ class GangRunner:
         if self.attempt.spec.plain is not None:  # the gang does not use return values
             event = replace(event, has_value=False, complaint=None if event.exitcode == 0 else event.complaint)
         self.step(event)
-        spared = self._groups_spared.pop(event.local_rank, None)
-        if event.group_left and spared is not None:  # the process has ended, but its descendants have not
-            self.signal(frozenset({event.local_rank}), spared, self.gang.stop.reason or "")
+        if (rank := event.local_rank) in self._groups_spared:
+            spared = self._groups_spared.pop(rank)
+            if event.group_left:  # the process has ended, but its descendants have not
+                self.signal(frozenset({rank}), spared, self.gang.stop.reason or "")
 
     def suspended(self, message: say.WorkerStopped | SuspendedAsAsked) -> None:
         """Note that a rank is suspended; tell it, unless the caller has asked for it.

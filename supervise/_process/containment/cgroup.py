@@ -64,12 +64,11 @@ def tree(kind: Literal["unified", "memory", "cpu"], proc: str = "/proc") -> Tree
         return None
     for line in lines:
         mounted, _, filesystem = line.partition(" - ")
-        fields, kinds = mounted.split(), filesystem.split()
-        root, mount = (_unescaped(field) for field in fields[3:5])
-        if kind == "unified" and kinds[0] == "cgroup2":
-            return Tree(mount, root, "")
-        if kind != "unified" and kinds[0] == "cgroup" and kind in kinds[-1].split(","):
-            return Tree(mount, root, kind)
+        kinds = filesystem.split()
+        wanted = "cgroup2" if kind == "unified" else "cgroup"
+        if kinds[0] == wanted and (kind == "unified" or kind in kinds[-1].split(",")):
+            root, mount = map(_unescaped, mounted.split()[3:5])
+            return Tree(mount, root, "" if kind == "unified" else kind)
     return None
 
 
