@@ -264,8 +264,9 @@ def test_p6_a_function_of_a_module_that_is_found_no_more_works(tmp_path, package
     tasks.parent.mkdir(parents=True)
     tasks.write_text(WORK)
     name = "tasks.gang" if package else "tasks"
-    imports = f"import sys; sys.path.append('project')\nfrom {name} import work\nsys.path.pop()\n"
-    (tmp_path / "script.py").write_text(GUARDED.replace(WORK, imports))
+    # Below the guard, because a rank that imports the script must not import the module in this way
+    imports = f"    import sys; sys.path.append('project')\n    from {name} import work\n    sys.path.pop()\n"
+    (tmp_path / "script.py").write_text(GUARDED.replace(WORK, "").replace("    main()\n", f"{imports}    main()\n"))
     found = run(tmp_path, sys.executable, "script.py")
     assert found == dict.fromkeys(found, VALUES)
 
