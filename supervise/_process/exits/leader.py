@@ -243,7 +243,7 @@ class Process:
             return Exit(code=None)
         found = None
         try:
-            found = self._peek()
+            found = self._notice.peek()
             if found is None:
                 return None
             killed = (found.si_code, found.si_status) == (os.CLD_KILLED, signal.SIGKILL)
@@ -263,10 +263,6 @@ class Process:
             cpu_time_s=usage.ru_utime + usage.ru_stime,
             oom_kill=out_of_memory,
         )
-
-    def _peek(self) -> os.waitid_result | None:
-        """Return the status of a child without reaping it; see `Pidfd.peek`."""
-        return self._notice.peek()
 
     def _mark(self, code: int | None) -> None:
         """Store the code of the reaped process in the `Popen`, so that it never waits for a reused pid."""
@@ -329,7 +325,7 @@ class Process:
         if self._ended is not None:
             return False
         try:
-            self._peek()
+            self._notice.peek()
         except ChildProcessError:
             return False
         return True

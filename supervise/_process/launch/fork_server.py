@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import signal
@@ -260,7 +259,7 @@ class ForkServerChild(Process):
         try:
             code = self._parent.read()
         except EOFError:  # the server died: this process may now be the parent, or the kernel may have kept the status
-            return None if self._is_between_parents() else super()._take_exit()
+            return None if self._is_between_parents() else self._exit_without_server()
         if code is None:
             return None
         self._mark(code)
@@ -279,13 +278,14 @@ class ForkServerChild(Process):
         if seen is not None and self._parent.is_process(seen.parent):
             return None
         if self._ended is None:
-            self._ended = super()._take_exit() or self._reaped_by_other(None)
+            self._ended = self._exit_without_server() or self._reaped_by_other(None)
         return self._ended
 
-    def _peek(self) -> os.waitid_result | None:
-        if self._notice.dead and self._number_is_anothers():
-            raise ChildProcessError(errno.ECHILD, "reaped by its parent")
-        return self._notice.peek()
+    def _exit_without_server(self) -> Exit | None:
+        """Return the exit of a child of the dead server, which has become a child of this process or of another one."""
+        if self.fileno() >= 0 and self._notice.dead and self._number_is_anothers():  # reaped by its parent
+            return self._reaped_by_other(None)
+        return super()._take_exit()
 
     def _is_being_reaped(self) -> bool:
         return False  # `_take_exit` and `give_up` have found out
