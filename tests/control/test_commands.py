@@ -184,6 +184,15 @@ def test_a_command_that_waits_for_a_suspended_supervise_says_so(supervise: Comma
             assert asked.end()[0] == (143 if words[0] == "wait" else 0)
 
 
+def test_a_wait_for_a_suspended_supervise_ends_at_its_timeout(supervise: Command):
+    with running(supervise, "sh", "-c", SAYS) as run:
+        run.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, run.process.pid, os.WSTOPPED)
+        name = supervise.directory().name
+        assert refused(supervise, "wait", "job", "--timeout", "100ms") == (124, f"supervise wait: {name} still runs\n")
+        run.signal(signal.SIGCONT)
+
+
 def test_stop_with_a_signal_and_a_time_of_its_own(supervise: Command):
     """Ranks that ignore the signal are killed after that time, and not after that of the run."""
     words = ("--shutdown-timeout", "1000", "sh", "-c", 'trap "" INT TERM; echo up; exec sleep 1000')

@@ -501,7 +501,8 @@ def reload(found: argparse.Namespace, client: ControlClient) -> int:
 # ``supervise wait RUN``: wait for the end of a run, and exit with its exit code
 
 
-_MARGIN_S = 5.0
+_MARGIN_S = 1.0
+"""How long the reply to a wait may take after its timeout. A suspended supervise sends none."""
 
 
 def wait(words: Sequence[str]) -> int:
@@ -545,7 +546,12 @@ def _wait_for_gang(found: argparse.Namespace, client: ControlClient) -> int:
 
 def _ask_for_end(client: ControlClient, timeout_s: float | None) -> dict[str, Any]:
     limit_s = None if timeout_s is None else timeout_s + _MARGIN_S
-    return client.request("wait", timeout_s=limit_s, timeout=timeout_s)
+    try:
+        return client.request("wait", timeout_s=limit_s, timeout=timeout_s)
+    except ControlError as error:
+        if error.code != "timeout":
+            raise
+        return {"finished": False}
 
 
 def _still_runs(found: argparse.Namespace) -> int:
