@@ -31,15 +31,15 @@ _LEFT_OUT_OF = {"first": frozenset({"import_ms", "first_ms"})}
 """Metrics that are only in the JSON: of every scenario, and of one."""
 _SPOILED = ("lost_lines", "torn_lines")
 _TITLES = {
-    "launch": "Launch: programs that exit at once, until the result",
-    "functions": "Functions that return at once, until the result",
+    "launch": "Launch: time until the result of programs that exit at once",
+    "functions": "Functions: time until the result of functions that return at once",
     "first": "The first run of a process, and a later one",
     "command": "`supervise run` as a command",
-    "failure": "Failure: from the exit of a rank until the result",
-    "last-exit": "Success: from the last exit until the result",
-    "close": "Close: until every rank is reaped",
+    "failure": "Failure: time from the exit of a rank to the result",
+    "last-exit": "Success: time from the last exit to the result",
+    "close": "Close: time until every rank is reaped",
     "tee": "Output that is shown at full speed",
-    "shown": "Lines: from the write until they are shown",
+    "shown": "Lines: time from the write until they are shown",
     "stalled": "Failure while the console is not read",
     "idle": "At rest",
     "memory": "Memory of the host",
@@ -104,12 +104,13 @@ def _summary(path: Path, whole: dict[str, Any], figures: dict[str, Cases]) -> st
     found = [(report.said(verdict.target), verdict.met) for _, _, verdict in report.verdicts(figures)]
     own, general = [met for said, met in found if said], [met for said, met in found if not said]
     raw = f"../../{path.relative_to(ROOT).as_posix()}"
+    of_processes = "1 process" if machine["rounds"] == 1 else f"{machine['rounds']} processes"
     return (
         f"### Python {python}\n\n"
         f"{machine['at'][:10]}, {machine['system']}, {machine['processor']}, {machine['processors']} processors, load "
-        f"{machine['load_average'][0]:.1f} at the beginning; processes per contender and case: {machine['rounds']}. "
+        f"{machine['load_average'][0]:.1f} at the beginning. Each tool ran each case in {of_processes}. "
         f"[All figures, with versions]({raw}).{absent}\n\n"
-        f"supervise meets **{sum(own)} of {len(own)}** of its targets, and is not slower than PyTorch, with its "
+        f"supervise meets **{sum(own)}** of its **{len(own)}** targets, and is not slower than PyTorch, with its "
         f"defaults or tuned, in **{sum(general)} of {len(general)}** comparisons.\n\n"
         f"![{_ALT}](performance-{python}.svg)\n"
     )
