@@ -6,12 +6,13 @@ and the news. Their order is kept within a channel only, as on a network whose c
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, Literal
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple
 
 from supervise._hosts import decide, decide as module
-from supervise._hosts.decide import HostsGang
+from supervise._hosts.decide import Host, HostsGang
 from supervise.errors import SuperviseError
 from supervise.restarts import RestartPolicy
 from supervise.result import ProcessFailure, RankEnd, RunProcsResult
@@ -46,8 +47,7 @@ RESULTS = {outcome: ended(outcome) for outcome in ("failed", "succeeded", "stopp
 RESULTS["preempted"] = ended("failed", UNCOUNTED)
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """One host of the present attempt."""
 
     ranks: Ranks = "none"
@@ -73,8 +73,7 @@ class Machine:
         return self.ranks in ("starting", "running", "failing")
 
 
-@dataclass(frozen=True)
-class World:
+class World(NamedTuple):
     """All that is not the core."""
 
     nnodes: int
@@ -115,13 +114,13 @@ MAY_NEVER_HAPPEN = ("succeeds", "fails", "cannot start", "lost", "close")
 def moves(world: World, epoch: int) -> Iterator[Move]:
     """Yield all that can happen next."""
     if not world.asked:
-        yield "start", decide.StartAsked(), replace(world, asked=True)
+        yield "start", decide.StartAsked(), world._replace(asked=True)
     if world.closes:
-        yield "close", decide.CloseAsked(), replace(world, closes=world.closes - 1, ending=True)
+        yield "close", decide.CloseAsked(), world._replace(closes=world.closes - 1, ending=True)
     if world.asked and world.times_up and not world.finished:
-        yield "time up", decide.TimeUp(), replace(world, times_up=0, ending=True)
+        yield "time up", decide.TimeUp(), world._replace(times_up=0, ending=True)
     if world.placing >= 0:
-        after = replace(world, placing=-1)
+        after = world._replace(placing=-1)
         yield "placed", decide.Placed(world.placing), after
         yield "no room", decide.NotPlaced(world.placing, NO_ROOM), after
     yield from _in_time(world)
@@ -129,19 +128,19 @@ def moves(world: World, epoch: int) -> Iterator[Move]:
         for name, event, changed, *lost in _of_host(machine, number, epoch, can_be_lost=world.losses[number] > 0):
             if not _may_happen(name, world.time):
                 continue
-            after = replace(world, machines=_with(world.machines, number, changed))
+            after = world._replace(machines=_with(world.machines, number, changed))
             if name in FAILURES and world.time.failures:
-                after = replace(after, time=world.time._replace(failures=world.time.failures - 1))
+                after = after._replace(time=world.time._replace(failures=world.time.failures - 1))
             if lost:
-                after = replace(after, losses=_with(world.losses, number, world.losses[number] - 1))
+                after = after._replace(losses=_with(world.losses, number, world.losses[number] - 1))
             yield f"{name} {number}", event, after
 
 
 def _in_time(world: World) -> Iterator[Move]:
     if world.time.failures is not None and world.asked and not (world.ending or world.finished):
-        yield "time passes", None, replace(world, now=world.now + 1)
+        yield "time passes", None, world._replace(now=world.now + 1)
     if world.backoff >= 0 and world.due <= world.now:
-        yield "backoff over", decide.BackoffOver(world.backoff), replace(world, backoff=-1)
+        yield "backoff over", decide.BackoffOver(world.backoff), world._replace(backoff=-1)
 
 
 FAILURES = ("fails", "cannot start")
@@ -156,41 +155,41 @@ def _of_host(machine: Machine, number: int, epoch: int, *, can_be_lost: bool) ->
     yield from _by_itself(machine)
     if machine.lost:
         if machine.leased:
-            yield "lease over", decide.LeaseOver(epoch, number), replace(machine, ranks="dead", leased=False)
+            yield "lease over", decide.LeaseOver(epoch, number), machine._replace(ranks="dead", leased=False)
         return
     if machine.reply == "pids":
-        yield "started", decide.HostStarted(epoch, number, {0: 7}), replace(machine, reply="", answered=True)
+        yield "started", decide.HostStarted(epoch, number, {0: 7}), machine._replace(reply="", answered=True)
     if machine.reply == "error":
-        yield "not started", decide.HostNotStarted(epoch, number, NOT_STARTED), replace(machine, reply="")
+        yield "not started", decide.HostNotStarted(epoch, number, NOT_STARTED), machine._replace(reply="")
     if machine.news:
-        first, rest = machine.news[0], replace(machine, news=machine.news[1:])
+        first, rest = machine.news[0], machine._replace(news=machine.news[1:])
         if first == "failed first":
             yield "heard of a failure", decide.RankFailed(epoch, number, 0), rest
         elif first == "error":
             yield "heard of an error", decide.HostNotStarted(epoch, number, NOT_STARTED), rest
         else:
-            heard = replace(rest, preempted=first == "preempted")
+            heard = rest._replace(preempted=first == "preempted")
             yield f"heard {first}", decide.HostEnded(epoch, number, RESULTS[first]), heard
     if can_be_lost and (machine.ranks != "none"):
-        yield "lost", decide.HostLost(epoch, number, "lost"), replace(machine, lost=True, reply="", news=()), True
+        yield "lost", decide.HostLost(epoch, number, "lost"), machine._replace(lost=True, reply="", news=()), True
 
 
 def _by_itself(machine: Machine) -> Iterator[tuple[Any, ...]]:
     news = machine.news
     if machine.ranks == "starting":
-        yield "starts", None, replace(machine, ranks="running", reply="pids")
+        yield "starts", None, machine._replace(ranks="running", reply="pids")
         if not machine.stopped:
-            yield "cannot start", None, replace(machine, ranks="dead", reply="error", news=(*news, "error"))
+            yield "cannot start", None, machine._replace(ranks="dead", reply="error", news=(*news, "error"))
     if machine.ranks == "running" and not machine.stopped:
-        yield "succeeds", None, replace(machine, ranks="dead", news=(*news, "succeeded"))
-        yield "fails", None, replace(machine, ranks="failing", news=(*news, "failed first"), failed=True)
+        yield "succeeds", None, machine._replace(ranks="dead", news=(*news, "succeeded"))
+        yield "fails", None, machine._replace(ranks="failing", news=(*news, "failed first"), failed=True)
     if machine.ranks == "failing":
-        yield "has failed", None, replace(machine, ranks="dead", news=(*news, "failed"))
-        yield "is preempted", None, replace(machine, ranks="dead", news=(*news, "preempted"))
+        yield "has failed", None, machine._replace(ranks="dead", news=(*news, "failed"))
+        yield "is preempted", None, machine._replace(ranks="dead", news=(*news, "preempted"))
     if machine.stopped and machine.ranks == "starting":
-        yield "stops early", None, replace(machine, ranks="dead", reply="error", news=(*news, "stopped"))
+        yield "stops early", None, machine._replace(ranks="dead", reply="error", news=(*news, "stopped"))
     if machine.stopped and machine.ranks == "running":
-        yield "stops", None, replace(machine, ranks="dead", news=(*news, "stopped"))
+        yield "stops", None, machine._replace(ranks="dead", news=(*news, "stopped"))
 
 
 def _with(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
@@ -205,29 +204,29 @@ def obey(world: World, action: decide.Action) -> World:  # noqa: PLR0911 - one c
             assert not computing, f"the next attempt begins while ranks of the hosts {computing} compute"
             assert not world.ending, "a restart after the end was asked for"
             assert world.due <= world.now, "an attempt begins before the backoff is over"
-            return replace(world, machines=(), placing=action.epoch)
+            return world._replace(machines=(), placing=action.epoch)
         case decide.Launch():
             machines = world.machines or (Machine(),) * world.nnodes
             assert machines[action.host].ranks == "none", "a second launch"
-            return replace(world, machines=_with(machines, action.host, Machine(ranks="starting")))
+            return world._replace(machines=_with(machines, action.host, Machine(ranks="starting")))
         case decide.StopHost():
             machine = world.machines[action.host]
             assert machine.ranks != "none", "a stop for a host that runs nothing"
             assert not machine.lost, "a stop for a lost host"
-            return replace(world, machines=_with(world.machines, action.host, replace(machine, stopped=True)))
+            return world._replace(machines=_with(world.machines, action.host, machine._replace(stopped=True)))
         case decide.AwaitLease():
             machine = world.machines[action.host]
             assert machine.lost, "the lease of a host that is not lost is awaited"
-            return replace(world, machines=_with(world.machines, action.host, replace(machine, leased=True)))
+            return world._replace(machines=_with(world.machines, action.host, machine._replace(leased=True)))
         case decide.AnswerStart():
             assert all(machine.answered or machine.ranks == "dead" for machine in world.machines), "an early answer"
-            return replace(world, answers=(*world.answers, action.epoch))
+            return world._replace(answers=(*world.answers, action.epoch))
         case decide.Restart():
             assert not world.ending, "a restart after the end was asked for"
-            return replace(_restarts(world, action.delay_s), backoff=action.epoch)
+            return _restarts(world, action.delay_s)._replace(backoff=action.epoch)
         case decide.Finish():
             how = {"error": action.error is not None, "unplaced": action.error is NO_ROOM}
-            return replace(world, finished=world.finished + 1, **how, placing=-1, backoff=-1)
+            return world._replace(finished=world.finished + 1, **how, placing=-1, backoff=-1)
         case _:
             return world
 
@@ -243,12 +242,17 @@ def _restarts(world: World, delay_s: float) -> World:
     assert counted or delay_s >= LEAST_S, "a restart that does not count comes too soon"
     needed_s = needed_s if counted else max(needed_s, LEAST_S)
     assert delay_s == needed_s, f"a delay of {delay_s:g} s where the policy has {needed_s:g} s"
-    return replace(world, due=world.now + ceil(delay_s / UNIT_S), time=time.with_restart(ALL, at_ns, counted=counted))
+    return world._replace(due=world.now + ceil(delay_s / UNIT_S), time=time.with_restart(ALL, at_ns, counted=counted))
+
+
+_FIELDS, _FIELDS_OF_HOST = (attrgetter(*kind.__slots__) for kind in (HostsGang, Host))
 
 
 def copied(gang: HostsGang) -> HostsGang:
     """Return a copy that `decide` may change."""
-    return replace(gang, hosts=[replace(host) for host in gang.hosts], causes=list(gang.causes))
+    after = HostsGang(*_FIELDS(gang))  # `replace` would take most of the time of a search
+    after.hosts, after.causes = [Host(*_FIELDS_OF_HOST(host)) for host in gang.hosts], list(gang.causes)
+    return after
 
 
 def check(before: HostsGang, gang: HostsGang, world: World, restarts: int) -> None:
@@ -300,7 +304,7 @@ def search(*, restarts: int, losses: tuple[int, ...], notifies: bool = False, ti
     while graph.pending:
         gang, world, place = graph.pending.popleft()
         for name, event, moved in moves(world, gang.epoch):
-            after, later = copied(gang), moved
+            after, later = gang if event is None else copied(gang), moved
             try:
                 now_ns = moved.now * UNIT_NS
                 for action in module.decide(after, event, now_ns) if event is not None else ():
@@ -328,7 +332,7 @@ class _Graph:
 
     def visit(self, state: tuple[HostsGang, World], parent: int, name: str) -> None:
         gang, world = state
-        known = replace(world, now=0, due=0, time=TIMELESS)
+        known = world._replace(now=0, due=0, time=TIMELESS)
         number = self.numbers.setdefault((_key(gang), known, _times(gang, world)), len(self.numbers))
         if number == len(self.parents):
             self.parents.append((parent, name))
