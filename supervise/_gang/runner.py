@@ -743,7 +743,8 @@ class GangRunner:
         why = "exceeded its timeout" if self.gang.stop.reason == "timeout" else "was closed"
         rank = self.gang.first_unready
         role = self.attempt.spec.role_title(rank)
-        replies.publish(SpawnError(f"the gang {why} before every rank ran", local_rank=rank, role=role))
+        what, until = ("was not ready", "was ready") if self.gang.ranks[rank].pid else ("did not start", "ran")
+        replies.publish(SpawnError(f"the gang {why} before every rank {until}", local_rank=rank, what=what, role=role))
         self.subscribers.finish(message)
         if self.attempt.spec.plain is not None:
             self._owner.stop(block=False)  # the stop also ends the processes that the ranks have left in their groups

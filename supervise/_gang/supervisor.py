@@ -280,7 +280,7 @@ class Supervisor(GangShell):
         if self._runner.gang.phase != "new":
             name, phase = self._runner.attempt.spec.name, self._runner.gang.phase
             raise SpecError(
-                f"{name}: the gang was started already (it is {phase}); start another Supervisor to run it again"
+                f"{name}: the gang was started or closed before (it is {phase}); start another Supervisor to run it"
             )
         return self._runner.start()
 

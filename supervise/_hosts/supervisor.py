@@ -334,7 +334,7 @@ class HostsSupervisor(GangShell):
         self._raise_crash()
         if self._gang.phase != "new":
             name, phase = self._plan.name, self._gang.phase
-            raise SpecError(f"{name}: the gang was started already (it is {phase}); make another to run it again")
+            raise SpecError(f"{name}: the gang was started or closed before (it is {phase}); make another to run it")
         reply = self._replies.begin("start")
         if self._plan.timeout_s is not None:
             self.loop.call_later(self._plan.timeout_s, partial(self._step, steps.TimeUp()))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import itertools
+import queue
 import sys
 import threading
 import uuid
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import pykka
 from pykka import messages as pykka_messages
+from pykka._envelope import Envelope
 
 from supervise._runtime import fork_hooks
 from supervise._runtime.future import Reply
@@ -18,9 +22,46 @@ from supervise.events import log
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from pykka._envelope import Envelope
-
     from supervise._runtime.loop import Loop
+
+
+# Messages to the application's actors, whose inboxes may be bounded: pykka's `tell` waits for room in such an inbox
+
+
+def tell_now(to: pykka.ActorRef[Any], message: Any) -> None:
+    """Do the same as `to.tell`, but never wait.
+
+    Raises:
+        pykka.ActorDeadError: The actor has ended.
+        queue.Full: The inbox of the actor has no room.
+    """
+    inbox = getattr(to, "actor_inbox", None)
+    if not _is_bounded(inbox):
+        to.tell(message)
+    elif not to.is_alive():
+        raise pykka.ActorDeadError(f"{to} not found")
+    elif not put_now(inbox, Envelope(message)):
+        raise queue.Full
+
+
+def put_now(inbox: Any, envelope: Envelope[Any]) -> bool:
+    """Put an envelope into an inbox, unless the inbox has no room; return whether it had room."""
+    try:
+        inbox.put_nowait(envelope) if _is_bounded(inbox) else inbox.put(envelope)
+    except queue.Full:
+        return False
+    return True
+
+
+def put_soon(inbox: Any, envelope: Envelope[Any]) -> None:
+    """Put an envelope into an inbox. If the inbox has no room, a thread waits for room."""
+    if not put_now(inbox, envelope):
+        with contextlib.suppress(RuntimeError):  # no thread is available
+            _thread.start_new_thread(inbox.put, (envelope,))
+
+
+def _is_bounded(inbox: object) -> bool:
+    return isinstance(inbox, queue.Queue) and inbox.maxsize > 0
 
 
 class LoopRef(pykka.ActorRef[Any]):

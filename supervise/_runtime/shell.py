@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, ref
 
 import pykka
 
-from supervise._runtime.actor import LoopActor
+from supervise._runtime.actor import LoopActor, tell_now
 from supervise._runtime.future import Reply
 from supervise._runtime.loop import NO_TIMER, Loop, Timer
 from supervise._settings import check_seconds
@@ -278,10 +278,10 @@ class Subscribers:
 
     def _say(self, to: pykka.ActorRef[Any], message: object) -> None:
         try:
-            to.tell(message)
+            tell_now(to, message)
         except pykka.ActorDeadError:
             self._refs.pop(to.actor_urn, None)
-        except Exception as error:  # code of the user: a bounded inbox raises queue.Full
+        except (Exception, SystemExit) as error:  # `queue.Full`, or raised by code of the user
             self._refs.pop(to.actor_urn, None)
             log.warning("subscriber %s does not accept a message, and gets no more: %r", to, error)
 

@@ -17,7 +17,7 @@ from pykka import messages as pykka_messages
 from pykka._envelope import Envelope
 
 from supervise._runtime import fork_hooks
-from supervise._runtime.actor import Inbox, LoopActor, LoopRef
+from supervise._runtime.actor import Inbox, LoopActor, LoopRef, put_now, put_soon
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import CallbackSubscriber
 from supervise._runtime.wakeup import remaining
@@ -82,7 +82,7 @@ def _register_observed(ref: pykka.ActorRef[Any]) -> None:
     _hooks.started.append(ref)
     if isinstance(actor, LoopActor):
         return
-    for name in ("_start_actor_loop", "_actor_loop_setup"):
+    for name in ("_start_actor_loop", "_actor_loop"):
         _end_with(actor, name)
     begin(ref)
 
@@ -393,7 +393,7 @@ class Life:
         """
         handshake: Reply[Any] = Reply()
         message = pykka_messages.ProxyGetAttr(attr_path=("actor_urn",))
-        self.ref.actor_inbox.put(Envelope(message, reply_to=handshake))
+        put_soon(self.ref.actor_inbox, Envelope(message, reply_to=handshake))
         self._ready_with(handshake)
 
     def _ready_with(self, reply: Reply[Any]) -> None:
@@ -416,7 +416,7 @@ class Life:
 
         None: there is no deadline.
         """
-        self.ref.stop(block=False)
+        put_soon(self.ref.actor_inbox, Envelope(pykka_messages._ActorStop()))  # noqa: SLF001
         return self.usual_stop_s if shutdown_s is None else shutdown_s
 
     def _down(self, reason: Reason, normal: bool) -> None:
@@ -432,7 +432,10 @@ class Life:
         if reason is None or isinstance(reason, Exception):
             cleanup: Reply[Any] = Reply()
             cleanup.add_done_callback(partial(self._report, "gone"))
-            self.ref.actor_inbox.put(Envelope(pykka_messages._ActorStop(), reply_to=cleanup))  # noqa: SLF001
+            last = Envelope(pykka_messages._ActorStop(), reply_to=cleanup)  # noqa: SLF001
+            actor: Any = self.ref._actor_weakref()  # noqa: SLF001
+            while not put_now(self.ref.actor_inbox, last):  # no other thread takes messages from this bounded inbox
+                actor._actor_loop_teardown()  # noqa: SLF001 - refuses the messages, as pykka does after the hooks
         else:
             self._report("gone")
 
@@ -481,8 +484,9 @@ class GangLife(Life):
         self._ready_with(cast("Reply[Any]", self.ref.ask(Start(), block=False)))
 
     def _start_failed(self, error: BaseException) -> None:
-        """Handle a failed start. If the gang refused the message, its actor continues and sends nothing more."""
-        self._report("ended", error, False)
+        """Handle a failed start. `GangFinished` tells the end, unless the gang has refused the message."""
+        if isinstance(error, SpecError):
+            self._report("ended", error, False)
 
     def told(self, message: object) -> None:
         """Handle a lifecycle message of the gang. Called on the gang's thread."""

@@ -15,7 +15,9 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import pykka
+from pykka._envelope import Envelope
 
+from supervise._runtime.actor import put_soon
 from supervise.errors import SpecError
 from supervise.events import log
 from supervise.trees import Down
@@ -39,7 +41,8 @@ def monitor(ref: pykka.ActorRef[Any], *, tell: pykka.ActorRef[Any]) -> None:
 
     Args:
         ref: The actor to watch: any pykka actor, a gang or a tree.
-        tell: The actor that receives the `Down`. If that actor has ended by then, the `Down` is dropped.
+        tell: The actor that receives the `Down`. If that actor has ended by then, the `Down` is dropped. If its inbox
+            is bounded and full, a thread waits for room.
 
     Raises:
         SpecError: `ref` or `tell` is not the ref of an actor.
@@ -49,8 +52,8 @@ def monitor(ref: pykka.ActorRef[Any], *, tell: pykka.ActorRef[Any]) -> None:
             raise SpecError(f"{what} is {value!r}; give the ref of an actor, such as its self.actor_ref")
 
     def report(reason: Reason, normal: bool) -> None:
-        with contextlib.suppress(pykka.ActorDeadError):
-            tell.tell(Down(ref=ref, reason=reason, normal=normal))
+        if tell.is_alive():
+            put_soon(tell.actor_inbox, Envelope(Down(ref=ref, reason=reason, normal=normal)))
 
     watch(ref, report)
 

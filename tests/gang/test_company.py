@@ -180,32 +180,36 @@ def test_a_subscriber_that_is_dead_or_gone_harms_nobody():
 
 
 class _Bounded(pykka.ThreadingActor):
-    """An actor whose inbox takes no message but the request to stop."""
+    """An actor whose inbox holds one message, and that handles none before the test is over."""
+
+    def __init__(self, may_go_on):
+        super().__init__()
+        self.may_go_on = may_go_on
+        self.actor_ref.tell("the only one")
 
     @staticmethod
     def _create_actor_inbox():
-        inbox = queue.Queue()
-        put = inbox.put
+        return queue.Queue(maxsize=1)
 
-        def refuse(envelope):
-            if not isinstance(envelope.message, pykka.messages._ActorStop):
-                raise queue.Full
-            put(envelope)
+    def on_start(self):
+        assert self.may_go_on.wait(PATIENCE_S)
 
-        inbox.put = refuse
-        return inbox
+    def on_receive(self, message):
+        assert message == "the only one"
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_subscriber_whose_inbox_is_full_is_dropped_and_harms_nobody(first, caplog):
     with FakeGang(1) as gang, Recorder() as recorder:
-        bounded = _Bounded.start()
+        may_go_on = threading.Event()
+        bounded = _Bounded.start(may_go_on)
         for ref in (bounded, recorder.ref) if first else (recorder.ref, bounded):
             ask(gang, Subscribe(ref=ref))
         ask(gang, Start())
         gang.processes[0].exit(0)
         assert ask(gang, Wait()).outcome == "succeeded"
         assert recorder.wait_for(GangFinished).error is None
+        may_go_on.set()
         bounded.stop(timeout=PATIENCE_S)
     assert [record.getMessage() for record in caplog.records] == [
         f"subscriber {bounded} does not accept a message, and gets no more: Full()"

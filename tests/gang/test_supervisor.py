@@ -59,7 +59,7 @@ def test_start_answers_the_pids_once_every_rank_runs():
 def test_a_second_start_is_an_error_and_harms_nothing():
     with FakeGang(1) as gang:
         ask(gang, Start())
-        with pytest.raises(SpecError, match="started already"):
+        with pytest.raises(SpecError, match="was started or closed before"):
             ask(gang, Start())
         gang.processes[0].exit(0)
         assert ask(gang, Wait()).outcome == "succeeded"

@@ -83,7 +83,7 @@ def test_a_timeout_that_expires_during_the_start_is_the_outcome(calls: dict[str,
 
 def test_a_second_start_is_refused_and_a_second_close_has_the_result(calls: dict[str, dict[str, Any]]):
     found = calls["second start"]
-    assert found["raised"].startswith("twice: the gang was started already (it is running)")
+    assert found["raised"].startswith("twice: the gang was started or closed before (it is running)")
     assert "; timeout is -1; " in found["raised"]
     assert "; death_sig is 'x'; " in found["raised"]
     assert (found["running"], found["closed"]) == (True, ["stopped", "stopped"])

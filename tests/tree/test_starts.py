@@ -19,6 +19,7 @@ from supervise import (
     Start,
     StartChild,
     SuperviseError,
+    TreeFinished,
     Wait,
 )
 from tests.tree.actors import PATIENCE_S, Gate, settle, status_of
@@ -249,6 +250,29 @@ def test_an_actor_that_is_abandoned_in_its_on_stop_has_not_ended_without_a_failu
     assert stuck.actor_stopped.wait(PATIENCE_S)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_child_whose_on_failure_exits_is_gone_with_its_thread(grow, ear, boom):
+    """`sys.exit` in this hook or in `on_stop` ends the thread, and pykka answers nothing more."""
+
+    class Exits(pykka.ThreadingActor):
+        def on_receive(self, message):
+            raise message
+
+        def on_failure(self, *_):
+            sys.exit("on_failure")
+
+        def on_stop(self):
+            sys.exit("on_stop")
+
+    tree = grow(ChildSpec(id="a", start=Exits.start, shutdown_s=PATIENCE_S))
+    ear.until(ChildStarted)
+    status_of(tree, "a").ref.tell(boom)
+    assert ear.until(ChildDown).reason is boom
+    ear.until(ChildStarted)
+    tree.stop(block=False)
+    assert tree.ask(Wait(), timeout=PATIENCE_S / 2) == TreeFinished(error=None)
+
+
 def test_a_start_that_is_asked_while_a_tree_stops_after_a_failure_raises_the_failure(parts, grow):
     """As it would before and after; not only that the tree is stopping."""
     gate = Gate()
@@ -306,13 +330,15 @@ def test_a_tree_whose_own_child_has_adopted_it_before_fails_by_this_error(monkey
         return lower
 
     top = ActorSupervisor.start(name="top", children=[ChildSpec(id="a", start=start)])
-    stopped, stop = threading.Event(), type(top).stop
+    stopped, inbox = threading.Event(), type(top.actor_inbox)
+    put = inbox.put
 
-    def stop_both(tree, **options):
-        stop(tree, **options)
-        stopped.set() if tree is top else stopped.wait(PATIENCE_S)
+    def put_both(self, envelope):
+        put(self, envelope)
+        if isinstance(envelope.message, pykka.messages._ActorStop):
+            stopped.set() if self is top.actor_inbox else stopped.wait(PATIENCE_S)
 
-    monkeypatch.setattr(type(top), "stop", stop_both)
+    monkeypatch.setattr(inbox, "put", put_both)
     given.put(top)
     lower = made.get(timeout=PATIENCE_S)
     assert status_of(lower, "a").ref is top

@@ -17,6 +17,7 @@ from supervise import (
     ChildRestarting,
     ChildSpec,
     ChildStarted,
+    Close,
     GangStatus,
     Pids,
     RestartChild,
@@ -29,11 +30,14 @@ from supervise import (
     Status,
     Subscribe,
     SuperviseError,
+    Supervisor,
     TerminateChild,
     TreeFinished,
     Unsubscribe,
     Wait,
+    WorkerStarted,
 )
+from supervise.testing import Recorder
 from tests.processes.work import UnspeakableValue
 from tests.tree import work
 from tests.tree.actors import PATIENCE_S, Ear, Gate, Part, gang, ref_of, status_of
@@ -83,6 +87,23 @@ def test_a_gang_that_was_closed_has_ended_normally(grow, ear):
     assert ear.until(ChildDown).normal
 
 
+def test_a_gang_that_is_closed_during_its_start_has_ended_normally(grow, ear):
+    """As one that is closed later, and as an actor that stops itself in its `on_start`."""
+    refs = queue.Queue()
+
+    def start():
+        refs.put(Supervisor.start(name="gang", entrypoint="sleep", args={0: ("600",)}, ready="notify"))
+        return refs.queue[0]
+
+    grow(ChildSpec(id="gang", start=start), wait=False)
+    ref = refs.get(timeout=PATIENCE_S)
+    with Recorder() as recorder:
+        ref.ask(Subscribe(ref=recorder.ref), timeout=PATIENCE_S)
+        recorder.wait_for(WorkerStarted)
+        ref.ask(Close(), timeout=PATIENCE_S)
+    assert ear.until(ChildDown) == ChildDown(id="gang", reason=None, normal=True)
+
+
 def test_a_gang_whose_first_start_fails_ends_the_tree(parts, grow):
     gate = Gate()
     tree = grow(parts.slow("a", gate), gang(entrypoint="no-such-program"), wait=False)
@@ -104,7 +125,7 @@ def test_a_gang_that_refuses_its_start_has_failed(grow):
         ref.tell(Start())
         return ref
 
-    with pytest.raises(SpecError, match="was started already"):
+    with pytest.raises(SpecError, match="was started or closed before"):
         tree.ask(StartChild(spec=ChildSpec(id="gang", start=start)), timeout=PATIENCE_S)
     assert tree.ask(Status(), timeout=PATIENCE_S).children == {}
 
