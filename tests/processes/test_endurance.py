@@ -9,6 +9,8 @@ import pytest
 from supervise import SpecError, Start
 from tests.processes.hosts import Host, make_gang
 
+pytestmark = pytest.mark.timeout(300)  # 500 cycles take 12 s alone, and a minute beside searches of the model
+
 CYCLES = """
 import gc, json, pykka, supervise, time
 from supervise import DefaultLogsSpecs, Std
