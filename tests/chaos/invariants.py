@@ -192,7 +192,8 @@ def _blame(case: Case, result: RunProcsResult) -> Iterator[str]:
         if end.role in ("root_cause", "concurrent_failure"):
             own = _own_codes(case, rank)
             failure = result.failures.get(rank)
-            if case.spec.function and failure is not None and failure.error_file != "<N/A>":
+            shown = case.spec.logs == "none" and case.spec.ranks[rank].name == "raise"  # there is no error file
+            if case.spec.function and failure is not None and (failure.error_file != "<N/A>" or shown):
                 own |= {-signal.SIGTERM, -signal.SIGKILL}  # it had recorded its exception, and was on its way out
             if end.role == "root_cause" and case.spec.restarts and case.spec.restart == "permanent":
                 own.add(0)

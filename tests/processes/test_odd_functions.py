@@ -1,13 +1,15 @@
 """Functions that raise in odd places: the blame and the outcome stay true, and nothing hangs."""
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
 
+from supervise import DefaultLogsSpecs, Start, Wait
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import each_function, faulty
-from tests.processes.hosts import Host
+from tests.processes.hosts import Host, make_gang
 
 FORKS = """
 if os.fork() == 0:
@@ -49,6 +51,18 @@ def test_o4_an_exception_is_recorded_whole_although_its_rank_is_stopped_meanwhil
     assert (result.outcome, result.failures[0].exitcode) == ("failed", -signal.SIGTERM)
     assert "Odd: why" in str(result.failures[0].message)
     assert "OSError: cause" in result.failures[0].error_file_data["message"]["extraInfo"]["py_callstack"]
+
+
+@each_function
+def test_o4_an_exception_without_an_error_file_is_shown_whole_although_its_rank_is_stopped_meanwhile(kind, capfd):
+    """Then the traceback on stderr is all that tells why the rank has failed."""
+    stopped = "        os.kill(os.getpid(), signal.SIGTERM)\n        return 'why'"
+    source = f"class Odd(Exception):\n    def __str__(self):\n{stopped}\nraise Odd"
+    with make_gang(kind, [source], logs_specs=DefaultLogsSpecs(os.devnull)) as gang:
+        gang.ask(Start(), timeout=PATIENCE_S)
+        result = gang.ask(Wait(), timeout=PATIENCE_S)
+    assert (result.outcome, result.failures[0].exitcode) == ("failed", -signal.SIGTERM)
+    assert "Odd: why" in capfd.readouterr().err
 
 
 @each_function

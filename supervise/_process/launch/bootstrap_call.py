@@ -96,10 +96,11 @@ def _call(settings: Settings) -> None:
         handler.record_exception(error)
         raise SystemExit(_INTERRUPTED) from None
     except BaseException as error:
-        if not handler.has_recorded:  # by `record`, which leaves out a `ChildFailedError` without an error file
-            handler.record_exception(error)
-        if not handler.has_recorded:
-            sys.excepthook(type(error), error, error.__traceback__)
+        with StopLater():
+            if not handler.has_recorded:  # by `record`, which leaves out a `ChildFailedError` without an error file
+                handler.record_exception(error)
+            if not handler.has_recorded:
+                sys.excepthook(type(error), error, error.__traceback__)
         raise SystemExit(1) from None
 
 
