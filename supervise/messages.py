@@ -152,7 +152,7 @@ class RestartRanks(Ask["dict[int, int]"]):
     The restart needs no `RestartPolicy`, and does not count toward its limit. A running rank is stopped first. A rank
     in backoff starts at once, and so do the ranks that wait with it. A rank that has ended or was terminated starts.
     The reply is ``{rank: pid}`` when all of them are ready. If the gang ends first, or a rank fails before it is ready,
-    the reply is a `SuperviseError`; a `RestartPolicy` may still start the rank again.
+    the reply is a `SuperviseError` with the reason; a `RestartPolicy` may still start the rank again.
     """
 
     ranks: AbstractSet[int]

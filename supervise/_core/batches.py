@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from supervise._core import steps
 from supervise._core.model import Batch, Gang, grace_of
+from supervise._core.verdict import judge
 from supervise._printable import ranks_as_text
 
 if TYPE_CHECKING:
@@ -349,16 +350,16 @@ def answer(gang: Gang, ranks: Iterable[int], decision: Decision, kind: steps.Ask
                 decision.do(steps.AnswerAsk(key=key, ranks=ask.ranks))
 
 
-def fail_asks(gang: Gang, ranks: Iterable[int], decision: Decision, why: str, *, begun: bool = False) -> None:
+def fail_asks(gang: Gang, ranks: Iterable[int], decision: Decision, why: str, cause: int | None = None) -> None:
     """Fail the pending requests for a restart of these ranks, which `why` tells something about.
 
-    With `begun`, fail only those that have started the present lives of the ranks.
+    If the failure of the rank `cause` is the reason, fail only those that have started the present lives of the ranks.
     """
     for key, ask in list(gang.asks.items()):
-        concerned = ask.kind == "restart" and not (begun and not ask.begun and ask.attempt == gang.attempt)
+        concerned = ask.kind == "restart" and (cause is None or ask.begun or ask.attempt != gang.attempt)
         if concerned and (lost := ask.pending.intersection(ranks)):
             del gang.asks[key]
-            decision.do(steps.FailAsks(keys=(key,), why=f"{ranks_as_text(lost)} {why}"))
+            decision.do(steps.FailAsks(keys=(key,), why=f"{ranks_as_text(lost)} {why}", cause=cause))
 
 
 # The stop of the gang
@@ -403,7 +404,9 @@ def finish(gang: Gang, decision: Decision) -> None:
 def fail_all_asks(gang: Gang, decision: Decision) -> None:
     """Fail all pending requests, because the gang ends."""
     if gang.asks:
-        decision.do(steps.FailAsks(keys=tuple(gang.asks), why="the gang ends first"))
+        failed = gang.stop.reason == "peer_failed" and not gang.end_asked
+        cause = next(iter(judge(gang).blamed), None) if failed else None
+        decision.do(steps.FailAsks(keys=tuple(gang.asks), why="the gang ends first", cause=cause))
         gang.asks = {}
 
 

@@ -351,6 +351,8 @@ class FailAsks(NamedTuple):
 
     keys: tuple[int, ...]
     why: str
+    cause: int | None = None
+    """The rank whose failure is the reason; None for another reason."""
 
 
 class Assemble(Bare):

@@ -26,16 +26,14 @@ def heed(gang: Gang, local_rank: int, decision: Decision) -> None:
     if rank.heeded or rank.told or rank.terminated or rank.end is None or local_rank in gang.batch_of:
         return  # supervise has stopped the rank, so its end causes nothing more
     rank.heeded = True
-    concerned = _concerned(gang, local_rank)
-    if gang.policy is None:
-        if gang.failed(rank.end):
-            _stop_peers(gang, local_rank, decision)
-    elif rank.kind == "permanent" or (rank.kind == "transient" and gang.failed(rank.end)):
+    failed = gang.failed(rank.end)
+    if gang.policy is not None and (rank.kind == "permanent" or (rank.kind == "transient" and failed)):
+        batches.fail_asks(gang, _concerned(gang, local_rank), decision, batches.FAILED_AGAIN, local_rank)
         _restart(gang, gang.policy, local_rank, rank.end, decision)
-    if gang.phase in ("starting", "running") and local_rank not in gang.batch_of:
-        batches.fail_asks(gang, {local_rank}, decision, batches.FAILED, begun=True)
     else:
-        batches.fail_asks(gang, concerned, decision, batches.FAILED_AGAIN, begun=True)
+        batches.fail_asks(gang, {local_rank}, decision, batches.FAILED, local_rank)
+        if gang.policy is None and failed:
+            _stop_peers(gang, local_rank, decision)
 
 
 def _concerned(gang: Gang, local_rank: int) -> Iterable[int]:
@@ -68,8 +66,9 @@ def _is_to_start(gang: Gang, local_rank: int) -> bool:
 def faulted(gang: Gang, event: steps.RankFaulted, decision: Decision) -> None:
     """Stop a rank that has failed while it runs, and apply the strategy and the policy to the failure."""
     local_rank, policy = event.local_rank, gang.policy
-    rank, concerned = gang.ranks[local_rank], _concerned(gang, local_rank)
+    rank = gang.ranks[local_rank]
     rank.heeded = True
+    batches.fail_asks(gang, _concerned(gang, local_rank), decision, batches.FAILED_AGAIN, local_rank)
     if gang.phase == "starting" or (policy is None and gang.strategy == "one_for_all" and gang.stop_on_failure):
         batches.stop_gang(gang, "peer_failed", decision)
     elif policy is not None and rank.kind != "temporary":
@@ -78,7 +77,6 @@ def faulted(gang: Gang, event: steps.RankFaulted, decision: Decision) -> None:
         above = gang.strategy == "rest_for_one" and policy is None and gang.stop_on_failure
         ranks = [local_rank, *(_alive_above(gang, local_rank) if above else ())]
         batches.stop_for_good(gang, ranks, decision)
-    batches.fail_asks(gang, concerned, decision, batches.FAILED_AGAIN, begun=True)
 
 
 def _restart(gang: Gang, policy: RestartPolicy, local_rank: int, end: WorkerExited | None, decision: Decision) -> None:

@@ -14,7 +14,7 @@ from supervise._files import last_lines, size_of
 from supervise._platform import why_refused
 from supervise._printable import LOST_CODE, OUT_OF_MEMORY, ending, one_line, signal_name
 from supervise._record import NamedTuple
-from supervise.errors import SpawnError, failure_text, rank_cause
+from supervise.errors import SpawnError, SuperviseError, failure_text, rank_cause
 from supervise.events import Event, EventLog, say_at_last
 from supervise.recording import text_of
 from supervise.result import (
@@ -298,19 +298,49 @@ def _not_ready_error(
     unmet: Mapping[int, list[str]],
     attempt: Attempt,
 ) -> SpawnError:
-    rank, end = failure.local_rank, gang.ranks[failure.local_rank].end
-    why, code, what, cause = failure.why, None, "did not start", None
+    rank, end, code, what = failure.local_rank, gang.ranks[failure.local_rank].end, None, "did not start"
+    why = failure.why
     if end is not None and gang.ranks[rank].fault is None:
-        what, why, code = why, "; ".join([_code(end), *unmet.get(rank, ())]), end.exitcode
-        recorded = _failure(gang, rank, attempt, 0, stopped=False)
-        cause = rank_cause(failure_text(recorded.message).rstrip() if isinstance(recorded.message, dict) else "")
+        what, why, code = why, _why_failed(gang, rank, unmet), end.exitcode
     if why.startswith(_HUNG):
         why, what = why.removeprefix(_HUNG), "hung before all ranks were ready"
     if notes is not None and notes.status:
         why = f"{why}; its last status: {notes.status}"
     error = SpawnError(why, local_rank=rank, exitcode=code, what=what, role=attempt.spec.role_title(rank))
-    error.__cause__ = cause
+    _add_output(error, gang, rank, attempt)
     return error
+
+
+def ask_error(gang: Gang, failed: steps.FailAsks, unmet: Mapping[int, list[str]], attempt: Attempt) -> SuperviseError:
+    """Return the exception for the senders of requests that have failed, with the failure of a rank if there is one.
+
+    The arguments are those of `start_error`.
+    """
+    text, rank = f"{attempt.spec.name}: {failed.why}", failed.cause
+    if rank is None:
+        return SuperviseError(text)
+    who = "" if failed.why.startswith(f"rank {rank} ") else f"{attempt.spec.title(rank)}: "
+    error = SuperviseError(f"{text}: {who}{_why_failed(gang, rank, unmet)}")
+    _add_output(error, gang, rank, attempt)
+    return error
+
+
+def _why_failed(gang: Gang, rank: int, unmet: Mapping[int, list[str]]) -> str:
+    """Return the fault of a rank, or how its present life has ended."""
+    fault, end = gang.ranks[rank].fault, gang.ranks[rank].end
+    if fault is not None:
+        return fault.why
+    if end is None or not end.pid:
+        return (end and end.complaint) or ""
+    return "; ".join([_code(end), *unmet.get(rank, ())])
+
+
+def _add_output(error: SuperviseError, gang: Gang, rank: int, attempt: Attempt) -> None:
+    """Add what a rank that has failed has left: its traceback as the cause."""
+    end = gang.ranks[rank].end
+    if end is not None and gang.ranks[rank].fault is None:
+        recorded = _failure(gang, rank, attempt, 0, stopped=False).message
+        error.__cause__ = rank_cause(failure_text(recorded).rstrip() if isinstance(recorded, dict) else "")
 
 
 def _code(end: say.WorkerExited) -> str:

@@ -17,7 +17,7 @@ from supervise._core.strategy import role_of
 from supervise._core.verdict import judge
 from supervise._gang import shutdown
 from supervise._gang.attempt import Attempt, make_attempt
-from supervise._gang.describe import EventEmitter, RestartHistory, build_result, rank_end, start_error
+from supervise._gang.describe import EventEmitter, RestartHistory, ask_error, build_result, rank_end, start_error
 from supervise._gang.ranks import RankActors
 from supervise._gang.worker import Deliver, LookForStop, Release, ReportStuck, SuspendedAsAsked
 from supervise._process.containment import cgroup
@@ -289,6 +289,10 @@ class GangRunner:
         self.ranks = RankActors(attempt, self._loop, self._owner, self.events, self._sockets)
         self._values = ReturnValues(attempt.spec.name, attempt.nprocs, self._loop, self.ranks.slots)
 
+    @property
+    def _unmet(self) -> dict[int, list[str]]:
+        return {} if self._health is None else self._health.unmet
+
     # Requests of the Supervisor
 
     def start(self) -> Reply[dict[int, int]]:
@@ -508,7 +512,7 @@ class GangRunner:
                 pids = self.gang.pids  # these lack ranks whose last life could not be launched
                 self.replies.answer_request(action.key, {rank: pids[rank] for rank in action.ranks if rank in pids})
             case steps.FailAsks():
-                self.replies.fail_requests(action.keys, SuperviseError(f"{self.attempt.spec.name}: {action.why}"))
+                self.replies.fail_requests(action.keys, ask_error(self.gang, action, self._unmet, self.attempt))
             case steps.AnnounceRestart():
                 self._announce_restart(action)
             case steps.Assemble():
@@ -734,8 +738,7 @@ class GangRunner:
         self.attempt.spec.close_inherited()
         replies = self.replies
         if replies.error is None and self.gang.start_failure is not None:
-            unmet = {} if self._health is None else self._health.unmet
-            replies.error = start_error(self.gang, self.gang.start_failure, self.notes, unmet, self.attempt)
+            replies.error = start_error(self.gang, self.gang.start_failure, self.notes, self._unmet, self.attempt)
         if replies.error is None:
             replies.result = self.result()
         message = say.GangFinished(result=replies.result, error=replies.error)

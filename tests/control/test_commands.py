@@ -291,7 +291,23 @@ def test_a_restart_of_a_rank_that_fails_again_and_again_is_an_error(supervise: C
         (tmp_path / "bad").touch()
         code, error = refused(supervise, "restart", "job", "--rank", "0")
         name = supervise.directory().name
-        assert (code, error) == (1, f"supervise restart: {name}: rank 0 did not become ready again\n")
+        assert code == 1
+        assert error.startswith(
+            f"supervise restart: {name}: rank 0 did not become ready again: exit code 1; file:good was"
+        )
+
+
+@pytest.mark.parametrize("strategy", ["one_for_one", "one_for_all"])
+def test_a_restart_of_a_rank_whose_program_is_gone_says_so(supervise: Command, tmp_path: Path, strategy: str):
+    (tmp_path / "svc").write_text(f"#!/bin/sh\n{SAYS}\n")
+    (tmp_path / "svc").chmod(0o755)
+    with running(supervise, "--strategy", strategy, "./svc"):
+        (tmp_path / "svc").unlink()
+        code, error = refused(supervise, "restart", "job", "--rank", "0")
+        why = (
+            r"rank 0 ended, and will not restart: attempt 1 could not be started: .*No such file or directory: './svc'"
+        )
+        assert (code, re.fullmatch(rf"supervise restart: job_\w+: {why}\n", error) is not None) == (1, True), error
 
 
 def test_a_restart_of_a_rank_that_does_not_exist_is_wrong_usage(supervise: Command):

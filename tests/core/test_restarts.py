@@ -469,7 +469,7 @@ def test_an_older_request_does_not_start_a_rank_that_was_terminated_since():
     )[0]
     gang, actions = run(gang, Swept(key=2), NOT_LAUNCHED, AllReaped(recorded={}), Swept())
     assert AnswerAsk(key=2, ranks=FIRST) in actions
-    assert FailAsks(keys=(1,), why="rank 1 did not become ready again") in actions
+    assert FailAsks(keys=(1,), why="rank 1 did not become ready again", cause=1) in actions
     gang, actions = run(gang, expired("backoff"), Assembled(), started(1))
     assert gang.left_out == FIRST
     assert not gang.batch_of
@@ -525,6 +525,18 @@ def test_a_temporary_rank_that_a_restart_of_all_cannot_launch_fails_its_request(
     actions = run(gang, NOT_LAUNCHED)[1]
     failed = [(action.keys, action.why) for action in actions if isinstance(action, FailAsks)]
     assert failed == [((1,), "rank 1 ended, and will not restart")]
+
+
+@pytest.mark.parametrize("policy", [None, RestartPolicy(max_restarts=0)])
+def test_a_request_that_the_failure_of_another_rank_ends_names_that_rank(policy):
+    gang = Gang(
+        nprocs=2, grace_s=1.0, window=2, policy=policy, strategy="one_for_all" if policy is None else "one_for_one"
+    )
+    gang, actions = run(gang, StartAsked(), started(0), started(1), RanksAsked("restart", 1, SECOND), exited(0, 3))
+    assert FailAsks(keys=(1,), why="the gang ends first", cause=0) in actions
+    gang, actions = run(gang, RanksAsked("restart", 2, SECOND))
+    assert actions == []
+    assert FailAsks(keys=(2,), why="the gang ends first") in decide(gang, close())[1]
 
 
 def test_a_termination_is_answered_although_a_later_request_starts_the_rank_again():
