@@ -104,7 +104,8 @@ def is_unguarded(text: str) -> bool:
 class SpawnError(SuperviseError):
     """The start failed because of a rank, for a reason other than an `OSError`. All other ranks are already reaped.
 
-    If the rank ended before it was ready and has recorded a traceback, ``__cause__`` has that traceback.
+    If the rank ended before it was ready and has recorded a traceback, ``__cause__`` has that traceback. Notes have the
+    end of its output and the folder of its logs.
 
     Args:
         msg: What happened; shown after `what`.

@@ -218,7 +218,7 @@ def _outcome(
                 first = "" if os.access(fn, os.X_OK) else f"chmod +x {shlex.quote(path)}, and "
                 with_python = f"run(sys.executable, args=({path!r},), ...)"
                 error.add_note(f"to run it with Python: {with_python}; or to execute it: {first}give {path!r}")
-            if kept:
+            if kept and not hasattr(error, "__notes__"):  # otherwise they name the folder of the rank
                 error.add_note(f"logs: {folder}")
             return _without_our_frames(error)
         # Not in the handler above: `came` must not be the context of what the signal's handler raises

@@ -12,7 +12,7 @@ from supervise import messages as say
 from supervise._core import steps
 from supervise._files import last_lines, size_of
 from supervise._platform import why_refused
-from supervise._printable import LOST_CODE, OUT_OF_MEMORY, ending, one_line, signal_name
+from supervise._printable import LOST_CODE, OUT_OF_MEMORY, below_itself, ending, one_line, signal_name
 from supervise._record import NamedTuple
 from supervise.errors import SpawnError, SuperviseError, failure_text, rank_cause
 from supervise.events import Event, EventLog, say_at_last
@@ -336,11 +336,19 @@ def _why_failed(gang: Gang, rank: int, unmet: Mapping[int, list[str]]) -> str:
 
 
 def _add_output(error: SuperviseError, gang: Gang, rank: int, attempt: Attempt) -> None:
-    """Add what a rank that has failed has left: its traceback as the cause."""
+    """Add what a rank that has failed has left: its traceback as the cause, the end of its log and the folder as notes.
+
+    A life that could not be launched has left nothing.
+    """
     end = gang.ranks[rank].end
     if end is not None and gang.ranks[rank].fault is None:
         recorded = _failure(gang, rank, attempt, 0, stopped=False).message
         error.__cause__ = rank_cause(failure_text(recorded).rstrip() if isinstance(recorded, dict) else "")
+    for log in (attempt.dest.stderrs.get(rank, ""), attempt.dest.stdouts.get(rank, "")):
+        if (end is None or end.log_bytes.get(log)) and (text := last_lines(log).strip()):
+            error.add_note(f"the end of its {os.path.basename(log).partition('.')[0]}:\n  {below_itself(text)}")
+            error.add_note(f"logs: {os.path.dirname(log)}")
+            break
 
 
 def _code(end: say.WorkerExited) -> str:

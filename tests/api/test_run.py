@@ -20,6 +20,7 @@ from supervise import (
     RestartPolicy,
     RunProcsResult,
     SignalException,
+    SpawnError,
     SpecError,
     Start,
     Status,
@@ -155,6 +156,17 @@ def test_the_failure_of_a_program_shows_the_end_of_its_stderr():
     assert "the end of its stderr:\n    no such shard\n" in str(caught.value)
     assert caught.value.rank_traceback == ""
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("stream", ["stderr", "stdout"])
+def test_the_error_of_a_start_has_notes_with_the_end_of_the_output_and_the_folder_of_the_logs(stream: str):
+    """The text stays one line. The stdout is shown if the rank wrote nothing to its stderr."""
+    with pytest.raises(SpawnError) as caught:
+        run("sh", 1, ("-c", f"echo bad indent >&{1 + (stream == 'stderr')}; exit 4"), ready="log:Ready")
+    assert str(caught.value).startswith("rank 0 ended before it was ready: exit code 4; log:Ready was tried ")
+    end, logs = caught.value.__notes__
+    assert end == f"the end of its {stream}:\n  bad indent"
+    assert Path(logs.removeprefix("logs: "), f"{stream}.log").read_text() == "bad indent\n"
 
 
 def raise_and_stay() -> None:
