@@ -55,6 +55,31 @@ def test_a_success_after_restarts_of_single_ranks_counts_them(supervise: Command
     assert f"<title>{folder.name}: succeeded after 2 restarts</title>" in (folder / "report.html").read_text()
 
 
+STOPS_SLOWLY = 'trap "sleep 2; exit" TERM; sh -c "touch up; exec sleep 1000" & wait $!'
+"""A signal that comes before the exec of the child would be lost there."""
+
+
+@pytest.mark.parametrize("words", [("--keep-going",), ("--strategy", "one_for_one"), ("--file", "temporary.toml")])
+def test_a_failure_after_which_the_others_continue_is_said_at_once(supervise: Command, words: tuple[str, ...]):
+    """Rank 0 succeeds."""
+    script = f"[ $RANK = 2 ] || exit $((RANK * 5)); {STOPS_SLOWLY}"
+    keys = 'strategy = "one_for_one"\nmax-restarts = 1\n[roles.w]\ncount = 3\nrestart = "temporary"\n'
+    (supervise.tmp_path / "temporary.toml").write_text(f"{keys}command = ['sh', '-c', {json.dumps(script)}]\n")
+    role, command = (" (w 1)", ()) if "--file" in words else ("", ("-n", "3", "sh", "-c", script))
+    with supervise.started(*words, *command) as run:
+        run.hear_error(f"supervise: rank 1{role} ended (exit code 5); the others continue\n")
+        run.signal(signal.SIGTERM)
+        assert "the others continue" not in run.end()[2]
+
+
+@pytest.mark.parametrize("strategy", ["one_for_all", "rest_for_one"])
+def test_a_failure_that_stops_the_others_is_not_said_to_leave_them(supervise: Command, strategy: str):
+    """Also while they end slowly."""
+    script = f"[ $RANK = 1 ] || {{ until [ -e up ]; do sleep 0.01; done; exit 5; }}; {STOPS_SLOWLY}"
+    done = supervise.run("-n", "2", "--strategy", strategy, "sh", "-c", script)
+    assert (done.returncode, "the others continue" in done.stderr) == (5, False)
+
+
 @pytest.mark.parametrize(
     ("strategy", "first", "last"),
     [

@@ -24,7 +24,7 @@ from supervise._story.wording import (
 from supervise._views.run_state import Occurrence, RunState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from supervise.cli.options.options import Options
     from supervise.cli.run.console import Console
@@ -104,6 +104,8 @@ class Progress:
         self._limit_s: float | None = None
         """Time from the first signal to SIGKILL that a command has given."""
         self._announced = False
+        self._untold: dict[int, float] = {}
+        """Rank that has failed to the time at which to say that the others continue, if they do and it stays down."""
 
     @property
     def unstarted_rank(self) -> int | None:
@@ -138,7 +140,7 @@ class Progress:
             return
         policy, restarts = options.restarts, False
         if policy is not None:
-            restarts = (options.part_of(root).settings.get("restart") or policy.restart) != "temporary"
+            restarts = self._may_restart(root, policy)
             end = result.ends[root]
             backoff = Backoff(tuple(restart.end.ended_ns for restart in result.restarts if restart.counted))
             story.used_up = backoff.gives_up(policy, end.ended_ns, [end.exitcode])
@@ -156,6 +158,9 @@ class Progress:
         if policy is not None and not (of_all or asked or closed or story.restarts):
             story.failures = self._counted_failures(result, policy, result.ends[root])
 
+    def _may_restart(self, rank: int, policy: RestartPolicy) -> bool:
+        return (self._options.part_of(rank).settings.get("restart") or policy.restart) != "temporary"
+
     def _counted_failures(self, result: RunProcsResult, policy: RestartPolicy, last: RankEnd) -> int:
         """Return the number of failures that count at the last one, if it exceeds the limit; otherwise 0."""
         never = policy.uncounted_exit_codes | policy.never_restart_exit_codes
@@ -163,7 +168,7 @@ class Progress:
             end.ended_ns
             for rank, end in result.ends.items()
             if rank in result.failures
-            and (self._options.part_of(rank).settings.get("restart") or policy.restart) != "temporary"
+            and self._may_restart(rank, policy)
             and end.exitcode not in never
             and end.ended_ns <= last.ended_ns
         ]
@@ -197,6 +202,7 @@ class Progress:
             return
         fields = it.fields
         self._limits(it)
+        self._failures(it)
         match it.name:
             case "gang.stopping":
                 self._stops(fields["reason"])
@@ -269,11 +275,32 @@ class Progress:
     def _rank_restarts(self, it: Occurrence) -> None:
         """Show the restart of a rank if the rank itself is the cause."""
         if it.rank is not None and it.fields["end_role"] == "root_cause":
-            how = self._why_unlaunched(it.rank) or self._state.fault(it.rank) or exit_of(it.fields)
+            how = self._how(it.rank, it.fields)
             policy = self._options.restarts
             count = _counted(it, it.fields["attempt"], policy.max_restarts if policy is not None else 0)
             again = f"restart {it.fields['attempt']} of this rank{count} {_wait(it)}"
             self._console.note(f"{self.who(it.rank)} ended ({how}); {again}")
+
+    def _how(self, rank: int, end: Mapping[str, Any]) -> str:
+        """Return how a life of a rank has ended, of which an event has the exit."""
+        return self._why_unlaunched(rank) or self._state.fault(rank) or exit_of(end)
+
+    def _failures(self, it: Occurrence) -> None:
+        """Record the failure of a rank that the policy does not start again."""
+        if it.rank in self._state.failed and it.name in ("process.exited", "process.start_failed"):
+            policy = self._options.restarts
+            if policy is None or not self._may_restart(it.rank, policy):
+                self._untold[it.rank] = time.monotonic() + _QUIET_S
+
+    def _tell_failures(self) -> None:
+        """Show which ranks have failed some time ago, if they stay down and the gang goes on with others."""
+        now_s, state = time.monotonic(), self._state
+        for rank in [rank for rank, at_s in self._untold.items() if at_s <= now_s]:
+            del self._untold[rank]
+            goes_on = self.reason is None and self._count_running() > len(self._due_s.keys() - state.ended)
+            if goes_on and rank in state.failed and rank in state.ended:
+                how = self._how(rank, state.failed[rank].life.facts)
+                self._console.note(f"{self.who(rank)} ended ({how}); the others continue")
 
     def _limits(self, it: Occurrence) -> None:
         """Record when SIGKILL follows a signal of a stop."""
@@ -324,13 +351,16 @@ class Progress:
     # Messages
 
     def wait_s(self) -> float | None:
-        """Return the seconds until `announce` has a message; None if no message is pending."""
+        """Return the seconds until `announce` may have a message; None if no message is pending."""
+        if self.reason is None and self._untold:
+            return max(min(self._untold.values()) - time.monotonic(), 0.0)
         if self.reason is None or self.story.killed or (self._announced and not self._changes()):
             return None
         return max(self._speak_at_s - time.monotonic(), 0.0) if not self._announced else _TICK_S
 
     def announce(self) -> None:
-        """Show the state of a stop: on a terminal in the status line, otherwise once."""
+        """Show failures after which the gang goes on. Show a stop: on a terminal in the status line, otherwise once."""
+        self._tell_failures()
         now_s = time.monotonic()
         if self.reason is None or self.story.killed or now_s < self._speak_at_s:
             return
