@@ -110,7 +110,9 @@ def left_outside(fields: Mapping[str, Any]) -> str:
     found = fields["descendants"]
     pids = ", ".join(map(str, found[:_PIDS]))
     more = f" and {len(found) - _PIDS} more" if len(found) > _PIDS else ""
-    then = "ended" if fields["ended"] else "still alive after the close; --containment sweep ends such processes"
+    then = (
+        "ended" if fields["ended"] else "still alive after the end of the rank; --containment sweep ends such processes"
+    )
     return f"left processes outside of its group (pid {pids}{more}): {then}"
 
 

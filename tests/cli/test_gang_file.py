@@ -326,9 +326,8 @@ def test_s4_a_gang_file_has_the_containment_of_a_role(supervise: Command, top: s
         lives = {name for name, pid in pids.items() if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE}
         assert lives == {"group"}
         assert f"(pid {pids['sweep']}): ended" in run.stderr
-        assert (
-            f"(pid {pids['group']}): still alive after the close; --containment sweep ends such processes" in run.stderr
-        )
+        alive = "still alive after the end of the rank; --containment sweep ends such processes"
+        assert f"(pid {pids['group']}): {alive}" in run.stderr
     finally:
         os.kill(pids["group"], signal.SIGKILL)
 
