@@ -101,6 +101,21 @@ def test_127_where_the_program_is_not_found(supervise: Command, words: list[str]
     assert not list(supervise.tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_127_for_a_script_that_is_only_in_path(supervise: Command, command: str):
+    """A name that ends in .py is a file for Python, which is not looked up in PATH; the way to execute it is told."""
+    file = supervise.tmp_path / "bin" / "tool.py"
+    file.parent.mkdir()
+    file.write_text("#!/bin/sh\n")
+    file.chmod(0o755)
+    (supervise.tmp_path / "gang.toml").write_text("[roles.a]\ncommand = 'tool.py'\n")
+    env = {"PATH": f"{file.parent}:{os.environ['PATH']}"}
+    done = supervise.run("tool.py", **env) if command == "run" else supervise.supervise("check", "gang.toml", **env)
+    assert done.returncode == (127 if command == "run" else 2)
+    told = "that in PATH needs --no-python ('python = false' in a gang file), or its path\n"
+    assert f": cannot start rank 0: tool.py: No such file or directory; {told}" in done.stderr
+
+
 @pytest.mark.parametrize("words", [["worker"], ["--no-python", "worker.py"]])
 def test_127_for_a_file_that_is_here_and_not_in_path(supervise: Command, words: list[str]):
     """As in a shell; but the way to the one that was meant is told."""

@@ -50,7 +50,7 @@ def command(part: Part) -> tuple[str, ...]:
         with open(path, "rb", opener=open_without_wait) as file:  # otherwise each rank reports the error
             file.fileno()
         return sys.executable, program, *part.args
-    if not _is_found(path, part.env.get("PATH", os.environ.get("PATH", os.defpath))):
+    if not _is_found(path, part):
         if os.path.isdir(path) and os.path.dirname(program):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), program)
         if not os.path.dirname(program):
@@ -63,13 +63,14 @@ def command(part: Part) -> tuple[str, ...]:
     return program, *part.args
 
 
-def _is_found(program: str, search: str) -> bool:
+def _is_found(program: str, part: Part) -> bool:
     """Return whether `shutil.which` would find a program. The import of `shutil` would load all archive formats.
 
     Args:
-        program: A path, or the name of a program without a folder.
-        search: The value of PATH, where a name is looked up.
+        program: A path, or the name of a program without a folder, which is looked up in PATH.
+        part: The ranks that run it; their PATH counts.
     """
+    search = part.env.get("PATH", os.environ.get("PATH", os.defpath))
     folders = search.split(os.pathsep) if search else []
     paths = [program] if os.path.dirname(program) else [os.path.join(folder, program) for folder in folders]
     return any(os.access(path, os.X_OK) and not os.path.isdir(path) for path in paths)
@@ -114,7 +115,9 @@ def complaint(number: int, part: Part) -> str | None:
     """Return advice about the errno of an execution of PROGRAM; None if there is no advice."""
     program = part.program
     if part.runs_python:
-        return None
+        in_path = number == errno.ENOENT and not os.path.dirname(program) and _is_found(program, part)
+        how = "that in PATH needs --no-python ('python = false' in a gang file), or its path"
+        return f"{program}: {os.strerror(number)}; {how}" if in_path else None
     import shlex
 
     path = _from_cwd(program, part)
@@ -188,7 +191,7 @@ def not_started(error: BaseException, who: str, part: Part) -> str:
         return f"cannot start: {error.strerror}"
     if isinstance(error, OSError) and error.errno is not None:
         file = part.program if error.filename is None else os.fsdecode(error.filename)
-        why = complaint(error.errno, part) if file == part.program else None
+        why = complaint(error.errno, part) if file in (part.program, _from_cwd(part.program, part)) else None
         return (
             f"cannot start{who and f' {who}'}: {why or f'{file}: {why_refused(error.errno, os.strerror(error.errno))}'}"
         )
