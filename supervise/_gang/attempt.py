@@ -540,7 +540,9 @@ def _launcher(
             " file; redirect it or tee it"
         )
     binary = isinstance(part.entrypoint, str)
-    take = spec.pickled.get if spec.restart_policy else spec.pickled.pop  # the last launch closes copied descriptors
+    policy = spec.restart_policy
+    again = policy is not None and (part.restart or policy.restart) != "temporary"
+    take = spec.pickled.get if again else spec.pickled.pop  # the last launch closes copied descriptors
     own = {**attempt.envs[rank], **contained.env(rank)}
     if spec.notifies:
         attempt.addresses[rank] = address = new_address()

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import time
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, pause
 
 import psutil
 import pytest
@@ -145,6 +145,32 @@ def test_a_connection_travels_again_although_the_host_has_closed_its_own_end(tmp
         result = gang.ask(Wait(), timeout=PATIENCE_S)
         assert result.outcome == "succeeded"
         assert [ours.recv(), ours.recv()] == ["0", "1"]
+    finally:
+        gang.stop(timeout=PATIENCE_S)
+        ours.close()
+
+
+def hold(connection):
+    """Keep a connection open, or none, until a signal."""
+    if connection is not None:
+        connection.send("here")
+    pause()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("policy", [None, RestartPolicy(1, restart="temporary")])
+def test_the_death_of_a_rank_that_has_no_later_life_is_the_eof_of_its_connection(policy, method: str):
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    more = {"start_method": method, "restart_policy": policy, "strategy": "one_for_one"}
+    gang = Supervisor.start(name="c", entrypoint=hold, args={0: (theirs,), 1: (None,)}, **more)
+    try:
+        pids = gang.ask(Start(), timeout=PATIENCE_S)
+        theirs.close()
+        assert ours.recv() == "here"
+        os.kill(pids[0], SIGKILL)
+        assert ours.poll(PATIENCE_S)
+        with pytest.raises((EOFError, ConnectionResetError)):
+            ours.recv()
     finally:
         gang.stop(timeout=PATIENCE_S)
         ours.close()
