@@ -365,7 +365,7 @@ def fail_asks(gang: Gang, ranks: Iterable[int], decision: Decision, why: str, ca
 # The stop of the gang
 
 
-_MIN_DRAIN_S = 1.0
+MIN_DRAIN_S = 1.0
 """Lower limit on the deadline of the drain, for a close with any timeout."""
 
 
@@ -481,7 +481,7 @@ def drain_leftovers(gang: Gang, decision: Decision) -> None:
 
 def drain_timer(timeout_s: float) -> steps.SetTimer:
     """Return the action that bounds the drain."""
-    return steps.SetTimer(name="drain", delay_s=max(timeout_s, _MIN_DRAIN_S), only_sooner=True)
+    return steps.SetTimer(name="drain", delay_s=max(timeout_s, MIN_DRAIN_S), only_sooner=True)
 
 
 def all_reaped(gang: Gang, event: steps.AllReaped, decision: Decision) -> None:

@@ -148,30 +148,35 @@ class NewsQueue:
         self._queue: deque[News] = deque()
         self._count = 0
         self._output_bytes = 0
+        self._full = False
         self._poll: Reply[list[News]] | None = None
         self._closed = False
 
     def add(self, kind: NewsKind, what: Any) -> None:
-        """Add one item. An item of output blocks the caller while the driver has too much unread output."""
+        """Add one item. An item of output blocks the caller while the driver has too much unread or unshown output."""
         size = len(what) if kind in ("stdout", "stderr") else 0
         with self._changed:
             if size:
-                self._changed.wait_for(lambda: self._closed or self._output_bytes < _MOST_OUTPUT_BYTES)
+                self._changed.wait_for(self._has_room)
             self._count += 1
             self._queue.append(News(self._count, kind, what))
             self._output_bytes += size
             self._answer()
 
-    def after(self, number: int) -> Reply[list[News]]:
+    def _has_room(self) -> bool:
+        return self._closed or (self._output_bytes < _MOST_OUTPUT_BYTES and not self._full)
+
+    def after(self, number: int, full: bool = False) -> Reply[list[News]]:
         """Return a reply with the news after `number`. The reply is set as soon as there is any.
 
-        The poll replaces an earlier one.
+        The poll replaces an earlier one. `full` means that the driver has too much unshown output until the next poll.
         """
         reply: Reply[list[News]] = Reply()
         with self._changed:
             while self._queue and self._queue[0].number <= number:
                 read = self._queue.popleft()
                 self._output_bytes -= len(read.what) if read.kind in ("stdout", "stderr") else 0
+            self._full = full
             self._changed.notify_all()
             earlier, self._poll = self._poll, reply
             if earlier is not None:
@@ -310,9 +315,9 @@ class Host:
         gang.stop()
         self._news.add("ended", end)
 
-    def news_after(self, number: int) -> Reply[list[News]]:
-        """Return a reply with the news after `number`. The reply is set as soon as there is any."""
-        return self._news.after(number)
+    def news_after(self, number: int, full: bool) -> Reply[list[News]]:
+        """Return a reply with the news after `number`; see `NewsQueue.after`."""
+        return self._news.after(number, full)
 
     def status(self) -> pykka.Future[say.GangStatus] | None:
         """Return a reply with the state of the ranks; None before the launch."""

@@ -130,6 +130,7 @@ class HostLink:
         lease_s: float,
         step: Callable[[decide.Event], object],
         receive: Callable[[int, News], object],
+        is_full: Callable[[], bool],
     ) -> None:
         """Make the link. `begin` starts it.
 
@@ -141,6 +142,7 @@ class HostLink:
             lease_s: Length of the lease.
             step: Function that lets the core decide on an event.
             receive: Function that gets the number of the host, and each item of its news, in order.
+            is_full: Function that returns whether the driver has so much output to show that hosts must send no more.
         """
         self._loop = loop
         self._host = host
@@ -149,6 +151,7 @@ class HostLink:
         self._lease_s = lease_s
         self._step = step
         self._receive = receive
+        self._is_full = is_full
         self._token = 0
         """The last token of the host; 0 until the host has sent one."""
         self._leased = False
@@ -160,6 +163,9 @@ class HostLink:
         """The variables of a launch that waits for the lease."""
         self._read = 0
         """Number of the last item of news that was processed."""
+        self._polls = 0
+        self._holds = False
+        """Whether the last poll has asked the host for no further output."""
         self.said = ""
         """What the engine has reported since the last reply of the host; "" if it has reported nothing."""
         self._heard_s = self._sent_s = time.monotonic()
@@ -290,15 +296,23 @@ class HostLink:
 
     def _poll(self) -> None:
         if not self._over:
-            self._repeat("news_after", self._read, done=self._got)
+            self._polls += 1
+            self._holds = self._is_full()
+            self._repeat("news_after", self._read, self._holds, done=partial(self._got, self._polls))
 
-    def _got(self, news: list[News]) -> None:
+    def resume(self) -> None:
+        """Ask the host for further output, if the last poll has not."""
+        if self._holds:
+            self._poll()
+
+    def _got(self, poll: int, news: list[News]) -> None:
         self._heard_s = time.monotonic()
         for each in news:
             if each.number > self._read and not self._over:
                 self._read = each.number
                 self._receive(self._number, each)
-        self._poll()
+        if poll == self._polls:  # otherwise `resume` has replaced it
+            self._poll()
 
     def _lose(self, why: str) -> None:
         if not self._over:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import sys
+import threading
 import time
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from supervise import messages as say
+from supervise import _platform as platform, messages as say
+from supervise._core.batches import MIN_DRAIN_S
 from supervise._gang import shutdown
 from supervise._gang.asks import GangShell, as_signal, checked_ranks
 from supervise._gang.describe import RestartHistory, failed_line, finished, restarting
 from supervise._hosts import decide as steps
 from supervise._hosts.decide import Host, HostsGang, decide
 from supervise._hosts.link import Engine, EngineHost, HostLink
+from supervise._logs.sinks import CancelToken, console
 from supervise._printable import LOST_CODE
 from supervise._runtime.future import Reply
+from supervise._runtime.loop import NO_TIMER
 from supervise._runtime.shell import with_jitter
 from supervise._settings import GRACE_S, conditions
 from supervise.errors import SpawnError, SpecError, SuperviseError, SupervisorCrashed
@@ -42,38 +48,79 @@ if TYPE_CHECKING:
 class StreamsShown:
     """Writer of the output to the streams of this process. Unfinished lines wait, so that lines of hosts never mix."""
 
-    def __init__(self, write: Callable[[str, bytes], object] | None = None) -> None:
+    def __init__(self, write: Callable[[str, bytes, CancelToken], object] | None = None) -> None:
         """Write to `sys.stdout` and `sys.stderr`.
 
-        With `write`, call it with the name of the stream and whole lines instead.
+        With `write`, call it with the name of the stream, whole lines, and the token that ends a write instead.
         """
         self._write = write or _to_stream
         self._rest: dict[tuple[int, str], bytes] = {}
 
-    def write(self, host: int, stream: str, data: bytes) -> None:
-        """Write the lines that `data` completes."""
+    def write(self, host: int, stream: str, data: bytes, stop: CancelToken) -> None:
+        """Write the lines that `data` completes. `stop` ends the write."""
         whole, newline, rest = (self._rest.pop((host, stream), b"") + data).rpartition(b"\n")
         if rest:
             self._rest[host, stream] = rest
         if newline:
-            self._write(stream, whole + newline)
+            self._write(stream, whole + newline, stop)
 
-    def finish(self, host: int) -> None:
-        """Write the unfinished lines of a host."""
+    def finish(self, host: int, stop: CancelToken) -> None:
+        """Write the unfinished lines of a host. `stop` ends the write."""
         for stream in ("stdout", "stderr"):
             if rest := self._rest.pop((host, stream), b""):
-                self._write(stream, rest + b"\n")
+                self._write(stream, rest + b"\n", stop)
 
 
-def _to_stream(name: str, data: bytes) -> None:
-    stream: Any = getattr(sys, name)
+def _to_stream(name: str, data: bytes, stop: CancelToken) -> None:
     with contextlib.suppress(Exception):  # closed, no reader, or an odd stream of the application: the logs have it
-        if hasattr(stream, "buffer"):
-            stream.flush()
-            stream.buffer.write(data)
-            stream.buffer.flush()
-        else:
-            stream.write(data.decode(errors="replace"))
+        if (sink := console(getattr(sys, name))) is not None:
+            with contextlib.closing(sink):
+                sink.write(data, stop)
+
+
+class OutputThread:
+    """The thread that shows the output. The loop must not, because the reader of a stream may stop reading."""
+
+    def __init__(self, failed: Callable[[BaseException], object]) -> None:
+        """Prepare. If an exception ends the thread, the thread calls `failed` with it."""
+        self._failed = failed
+        self._orders: SimpleQueue[tuple[Callable[[CancelToken], object], Callable[[], object]]] = SimpleQueue()
+        self._stop: CancelToken | None = None
+
+    def start(self, name: str) -> None:
+        """Start the thread for the gang `name`.
+
+        Raises:
+            OSError: No thread or no descriptor is available.
+        """
+        self._stop = stop = CancelToken()
+        thread = threading.Thread(target=self._run, args=(stop,), name=f"supervise-output-{name}", daemon=True)
+        try:
+            platform.start_thread(thread, "the output of the ranks")
+        except OSError:
+            stop.close()
+            raise
+
+    def put(self, show: Callable[[CancelToken], object], then: Callable[[], object]) -> None:
+        """Call `show`, which may block, and then `then`, on the thread, after all earlier orders."""
+        self._orders.put((show, then))
+
+    def end(self) -> None:
+        """End the thread, even during a write. Idempotent."""
+        if self._stop is not None:
+            self._stop.set()
+            self.put(CancelToken.is_set, lambda: None)  # wakes the thread
+
+    def _run(self, stop: CancelToken) -> None:
+        try:
+            while not stop.is_set():
+                show, then = self._orders.get()
+                show(stop)
+                then()
+        except BaseException as error:
+            self._failed(error)
+        finally:
+            stop.close()
 
 
 # The error for a failed start of a host, as the caller of the whole gang gets it
@@ -266,6 +313,8 @@ _NS_PER_S = 1_000_000_000
 
 _LONGEST_S = 1.0
 """Time after which the driver answers a `Status` without the hosts that have not replied."""
+_MOST_UNSHOWN_BYTES = 4 << 20
+"""Number of bytes that wait for the output thread beyond which the driver asks the hosts for no more output."""
 
 
 class HostsSupervisor(GangShell):
@@ -303,6 +352,13 @@ class HostsSupervisor(GangShell):
         self._travels = travels
         self._load = load
         self._shown = shown
+        self._output = OutputThread(partial(self.loop.post, self._guarded, self.on_crash))
+        self._unshown_bytes = 0
+        """Number of bytes that the output thread has not shown yet."""
+        self._drain = NO_TIMER
+        """Timer whose callback publishes the end of the gang, once all output is shown."""
+        self._drain_s = math.inf
+        """The most seconds that a close leaves for the output after the end of the ranks."""
         self._engine_name = engine_name
         given = (env["TORCHELASTIC_RUN_ID"] for env in plan.envs.values() if "TORCHELASTIC_RUN_ID" in env)
         self._run_id = next(given, "") or f"{plan.name}-{os.urandom(4).hex()}"
@@ -322,9 +378,11 @@ class HostsSupervisor(GangShell):
         self._leaving = False
 
     def _acquire(self) -> None:
+        self._output.start(self._plan.name)
         shutdown.remember(self.actor_ref, float(self._plan.settings.get("grace", GRACE_S)))
 
     def _release(self) -> None:
+        self._output.end()
         shutdown.forget(self.actor_ref)
 
     # Asks
@@ -396,10 +454,17 @@ class HostsSupervisor(GangShell):
         return reached
 
     def _close(self, death_sig: signal.Signals | None, timeout: float | None) -> None:
-        if self._gang.phase == "finished" or self._crash is not None:
+        if self._replies.over:
             self._replies.closed(self._crash)
-        else:
-            self._step(steps.CloseAsked(death_sig, timeout))
+            return
+        self._bound_drain(timeout)
+        self._step(steps.CloseAsked(death_sig, timeout))
+
+    def _bound_drain(self, timeout_s: float | None) -> None:
+        """Leave the output at most this time after the end of the ranks (None: the grace), as on one host."""
+        grace_s = float(self._plan.settings.get("grace", GRACE_S))
+        self._drain_s = min(self._drain_s, max(grace_s if timeout_s is None else timeout_s, MIN_DRAIN_S))
+        self.loop.call_later(self._drain_s, self._drain.fire)
 
     # The core
 
@@ -426,7 +491,7 @@ class HostsSupervisor(GangShell):
                 self._links[action.host].tell("stop", action.sig, action.timeout_s)
             case steps.AwaitLease():
                 self._events.lost(action.host, self._gang.hosts[action.host].lost, self._addresses)
-                self._shown.finish(action.host)
+                self._show(partial(self._shown.finish, action.host))
                 then = partial(self._step, steps.LeaseOver(action.epoch, action.host))
                 self._links[action.host].await_lease(then)
             case steps.AnswerStart():
@@ -468,6 +533,7 @@ class HostsSupervisor(GangShell):
                 lease_s=self._plan.lease_s,
                 step=self._step,
                 receive=partial(self._guarded, self._receive),
+                is_full=lambda: self._unshown_bytes > _MOST_UNSHOWN_BYTES,
             )
             for number, host in enumerate(hosts)
         ]
@@ -480,7 +546,7 @@ class HostsSupervisor(GangShell):
         epoch = self._gang.epoch  # the links of earlier attempts have ended
         match news.kind:
             case "stdout" | "stderr":
-                self._shown.write(host, news.kind, news.what)
+                self._show(partial(self._shown.write, host, news.kind, news.what), len(news.what))
             case "logs":
                 self._logs[host] = news.what
             case "event":
@@ -494,8 +560,19 @@ class HostsSupervisor(GangShell):
             case "failed":
                 self._step(steps.RankFailed(epoch, host, news.what))
             case "ended":
-                self._shown.finish(host)
+                self._show(partial(self._shown.finish, host))
                 self._host_ended(host, news.what)
+
+    def _show(self, show: Callable[[CancelToken], object], size_bytes: int = 0) -> None:
+        """Let the output thread show something, after all earlier output."""
+        self._unshown_bytes += size_bytes
+        self._output.put(show, partial(self.loop.post, self._was_shown, size_bytes))
+
+    def _was_shown(self, size_bytes: int) -> None:
+        self._unshown_bytes -= size_bytes
+        if not self._unshown_bytes:
+            for link in self._links:
+                link.resume()
 
     def _host_ended(self, host: int, end: HostEnd) -> None:
         if end.status is not None:
@@ -533,11 +610,19 @@ class HostsSupervisor(GangShell):
         if error is not None and self._last is not None:
             error = self._error_of_restart(error, self._last)
         if error is None:
-            result = self._replies.result = self._result()
+            result = self._result()
             result.restarts, result.restarts_total = list(self._history.kept), self._history.total
-        else:
-            self._replies.error = error
         message = say.GangFinished(result=result, error=error)
+        self._drain = self.loop.call_at(math.inf, partial(self._guarded, self._publish, message))
+        self._output.put(CancelToken.is_set, partial(self.loop.post, self._drain.fire))
+        if self._gang.stopping in ("close", "timeout"):
+            self._bound_drain(None)
+
+    def _publish(self, message: GangFinished) -> None:
+        """Publish the end of the gang, whose output is shown or has had its time."""
+        self._output.end()
+        error = message.error
+        self._replies.result, self._replies.error = message.result, error
         self._events.finish(message)
         why = "exceeded its time limit" if self._gang.stopping == "timeout" else "was closed"
         self._replies.publish(error or SuperviseError(f"{self._plan.name}: the gang {why} before its start had ended"))
@@ -556,10 +641,10 @@ class HostsSupervisor(GangShell):
     # The end
 
     def _stop_supervised(self) -> None:
-        if self._gang.phase == "finished" or self._crash is not None:
+        if self._replies.over:
             self._leave()
         else:
-            self._step(steps.CloseAsked())
+            self._close(None, None)
 
     def _leave(self) -> None:
         for reply in list(self._asked):
@@ -583,6 +668,7 @@ class HostsSupervisor(GangShell):
             f"{self._plan.name}: the driver raised {repr_of(error)}; its hosts were released"
         )
         self._crash.__cause__ = error
+        self._drain.cancel()
         self._replies.error = self._replies.error or self._crash
         self._replies.publish(self._crash)
         self._subscribers.finish(say.GangFinished(result=None, error=self._crash))

@@ -93,10 +93,10 @@ class SimulatedEngine:
 
 
 class Nowhere:
-    def write(self, host: int, stream: str, data: bytes) -> None:
+    def write(self, host: int, stream: str, data: bytes, stop: object) -> None:
         pass
 
-    def finish(self, host: int) -> None:
+    def finish(self, host: int, stop: object) -> None:
         pass
 
 

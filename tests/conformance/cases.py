@@ -155,7 +155,7 @@ class Seen:
         self.out = io.BytesIO()
         self.events: list[dict[str, Any]] = []
 
-    def write(self, _stream: str, data: bytes) -> None:
+    def write(self, _stream: str, data: bytes, _stop: object) -> None:
         self.out.write(data)
 
     def lines(self) -> list[str]:

@@ -84,7 +84,7 @@ class Gang:
         self.ref.ask(Subscribe(ref=self.listener), timeout=PATIENCE_S)
         self.pids: dict[int, int] = {}
 
-    def _show(self, stream: str, data: bytes) -> None:
+    def _show(self, stream: str, data: bytes, _stop: object) -> None:
         for line in data.splitlines(keepends=True):
             self.lines.add((stream, line.decode()))
 

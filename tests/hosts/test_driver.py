@@ -38,7 +38,7 @@ from supervise import (
 from supervise._hosts.host import NewsQueue
 from supervise._hosts.link import HostDead, HostLink, HostUnavailable
 from supervise._hosts.plan import HostAddress, HostEnd, News, make_plan
-from supervise._hosts.supervisor import HostsSupervisor
+from supervise._hosts.supervisor import HostsSupervisor, StreamsShown
 from supervise.messages import GangStatus, RankStatus, WorkerExited
 from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 from tests.patience import PATIENCE_S
@@ -169,10 +169,10 @@ class Shown:
     def __init__(self) -> None:
         self.out: list[tuple[int, str, bytes]] = []
 
-    def write(self, host: int, stream: str, data: bytes) -> None:
+    def write(self, host: int, stream: str, data: bytes, _stop: object) -> None:
         self.out.append((host, stream, data))
 
-    def finish(self, host: int) -> None:
+    def finish(self, host: int, _stop: object) -> None:
         self.out.append((host, "end", b""))
 
 
@@ -404,7 +404,7 @@ class Clock:
 def test_a_lost_host_counts_as_dead_only_when_its_keeper_has_had_time_for_the_kill(engine: SimulatedEngine):
     clock, ignore = Clock(), lambda *_: None
     host: Any = SimulatedHost(engine, SimpleNamespace(number=0))
-    link = HostLink(cast("Any", clock), host, epoch=0, number=0, lease_s=5.0, step=ignore, receive=ignore)
+    link = HostLink(cast("Any", clock), host, epoch=0, number=0, lease_s=5.0, step=ignore, receive=ignore, is_full=bool)
     before_s = time.monotonic()
     link._send_renewal()
     link.await_lease(lambda: None)
@@ -442,6 +442,84 @@ def test_the_engine_is_quoted_about_a_host_whose_keeper_was_faster(make: Any, en
     first, second, _ = result.failures[result.root_cause].message.split("\n")
     assert first.endswith(": the keeper of its lease reports: its process has ended")
     assert second == (late or "the engine has not reported the loss")
+
+
+class SlowShown(Shown):
+    """Its reader reads only when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = threading.Event()
+
+    def write(self, host: int, stream: str, data: bytes, stop: object) -> None:
+        assert self.reads.wait(PATIENCE_S)
+        super().write(host, stream, data, stop)
+
+
+def polls(host: SimulatedHost, until: int) -> list[Any]:
+    """Return which polls have asked for no output, once there are as many polls."""
+    while len(found := [call[2] for call in list(host.seen) if call[0] == "news_after"]) < until:
+        pass
+    return found
+
+
+def test_a_reader_of_the_output_that_stops_reading_stops_the_output_and_nothing_else(
+    make: Any, engine: SimulatedEngine
+):
+    """The loop renews leases and hears of failures meanwhile; the last output is shown before the end."""
+    shown = SlowShown()
+    gang = make(shown)
+    gang.ask(Start(), timeout=PATIENCE_S)
+    host, lines = engine.hosts[1], b"x" * (3 << 20) + b"\n"
+    for number in range(2):
+        host.tell(("stdout", lines))
+        polls(host, 2 + number)
+    assert polls(host, 3) == [False, False, True]
+    host.tell(("failed", 0))
+    assert engine.stops(2) == [(0, "stop", None, None), (1, "stop", None, None)]
+    shown.reads.set()
+    assert polls(host, 5) == [False, False, True, True, False]
+    for each in engine.hosts:
+        each.tell(("stdout", lines))
+    engine.hosts[0].ends("stopped", (-15, -15))
+    host.ends("failed", (3, -15))
+    assert gang.ask(Wait(), timeout=PATIENCE_S).root_cause == 2
+    assert [each for each in shown.out if each[1] == "stdout"][2:] == [(0, "stdout", lines), (1, "stdout", lines)]
+
+
+def test_a_host_sends_no_output_while_the_driver_has_enough_to_show():
+    """It sends other news, and the output when the driver asks again."""
+    news = NewsQueue()
+    earlier = news.after(0, True)
+    writer = threading.Thread(target=news.add, args=("stdout", b"x"), daemon=True)
+    writer.start()
+    news.add("failed", 0)
+    assert [each.kind for each in earlier.get(timeout=PATIENCE_S)] == ["failed"]
+    assert [each.kind for each in news.after(1, False).get(timeout=PATIENCE_S)] == ["stdout"]
+    writer.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("first", ["close", "end"])
+def test_a_close_does_not_wait_for_a_reader_that_has_stopped_reading(
+    make: Any, engine: SimulatedEngine, monkeypatch: pytest.MonkeyPatch, first: str
+):
+    """Whether the ranks end before the close or after it. On one host, the close waits as long for the output."""
+    source, target = os.pipe()
+    with os.fdopen(source), os.fdopen(target, "w") as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        gang = make(StreamsShown())
+        gang.ask(Start(), timeout=PATIENCE_S)
+        engine.hosts[0].tell(("stdout", b"a line\n" * 50_000))
+        if first == "end":
+            for host in engine.hosts:
+                host.ends("succeeded", (0, 0))
+            while not engine.released:
+                assert gang.ask(Poll(), timeout=PATIENCE_S) is None
+        else:
+            engine.obedient = True
+        result = gang.ask(Close(timeout=0.0), timeout=PATIENCE_S)
+        monkeypatch.undo()
+    assert result.outcome == ("succeeded" if first == "end" else "stopped")
 
 
 def test_output_that_was_read_makes_room_for_more():
@@ -586,7 +664,8 @@ def test_the_output_of_a_lost_host_ends_with_it(make: Any, engine: SimulatedEngi
         gang.ask(Status(), timeout=PATIENCE_S)
     engine.hosts[1].dies()
     assert engine.stops(1) == [(0, "stop", None, None)]
-    gang.ask(Status(), timeout=PATIENCE_S)  # behind the step that has asked for the stop
+    while not shown.out[1:]:
+        gang.ask(Status(), timeout=PATIENCE_S)
     assert shown.out == [(1, "stdout", b"half"), (1, "end", b"")]
 
 
