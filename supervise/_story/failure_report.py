@@ -91,9 +91,9 @@ def of_result(result: RunProcsResult, *, timeout_s: float | None = None) -> Stor
     """
     raised = {rank for rank, failure in result.failures.items() if isinstance(failure.message, dict)}
     ended = {
-        end.local_rank: -(end.exitcode or 0)
-        for end in result.ends.values()
-        if end.role == "bystander" or (-(end.exitcode or 0) in _STOPS and end.local_rank in raised)
+        rank: -(end.exitcode or 0)
+        for rank, end in result.ends.items()
+        if end.role == "bystander" or (-(end.exitcode or 0) in _STOPS and rank in raised)
     }
     logs = [log for log in (*result.stdouts.values(), *result.stderrs.values()) if log and log != os.devnull]
     return Story(

@@ -174,3 +174,22 @@ def test_ten_kinds_of_ends_are_shown_and_of_more_the_first_nine(others, rows, re
     assert text.count("failed too: exit code ") == rows
     assert (f"{rest} other ends; see the ends of the result" in text) is bool(rest)
     assert ("other ends" in text) is bool(rest)
+
+
+def test_the_report_of_a_gang_over_several_hosts_takes_no_rank_for_that_of_another_host():
+    """The SIGTERM of rank 1 came from an operator; that of rank 3, which is local rank 1 of host 1, from supervise."""
+    ends = {
+        rank: RankEnd(
+            local_rank=rank % 2,
+            pid=100 + rank,
+            exitcode=-15,
+            role="root_cause" if rank == 1 else "bystander",
+            started_ns=1,
+            ended_ns=2,
+            host=f"h{rank // 2}",
+        )
+        for rank in range(4)
+    }
+    text = str(GangFailed(RunProcsResult({}, {1: failure(1, -15, 5)}, {}, {}, "failed", ends=ends)))
+    assert text.startswith("rank 1 of 4 failed: SIGTERM (")
+    assert text.endswith("  ranks 0, 2-3: stopped by SIGTERM (sent by supervise)")
