@@ -523,6 +523,7 @@ class HostsSupervisor(GangShell):
         if hosts is None:
             self._step(steps.NotPlaced(epoch, error or SuperviseError("the engine gave no hosts")))
             return
+        self._history.replaced(range(self._plan.world_size))
         self._addresses = [host.address for host in hosts]
         self._links = [
             HostLink(
@@ -593,7 +594,6 @@ class HostsSupervisor(GangShell):
         for rank, end in result.ends.items():
             counted = self._gang.backoff.counted and rank == result.root_cause
             self._history.announce(rank, action.epoch - 1, end, counted=counted)
-        self._history.replaced(result.ends)
         delay_s = with_jitter(action.delay_s)
         limit = self._plan.restart_policy.max_restarts if self._plan.restart_policy is not None else 0
         restarts = len(self._gang.backoff.counted_ns)

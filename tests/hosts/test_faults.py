@@ -354,6 +354,7 @@ def test_a_close_during_the_backoff_ends_the_gang_with_the_failure(gangs: Any):
     assert gang.ask(Status()).phase == "restarting"
     result = gang.ask(Close())
     assert (result.outcome, result.root_cause) == ("failed", 0)
+    assert (result.restarts, result.restarts_total) == ([], 0)
 
 
 def test_news_of_an_earlier_attempt_are_refused(gangs: Any):
