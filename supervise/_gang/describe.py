@@ -388,6 +388,11 @@ class RestartHistory:
                 self.total += 1
 
 
+def not_unpickled(error: BaseException) -> str:
+    """Return the complaint about a return value whose load has raised `error`."""
+    return f"its return value could not be unpickled here: {type(error).__name__}: {text_of(error)}".removesuffix(": ")
+
+
 # The emission of a gang's events
 
 

@@ -17,7 +17,15 @@ from supervise._core.strategy import role_of
 from supervise._core.verdict import judge
 from supervise._gang import shutdown
 from supervise._gang.attempt import Attempt, make_attempt
-from supervise._gang.describe import EventEmitter, RestartHistory, ask_error, build_result, rank_end, start_error
+from supervise._gang.describe import (
+    EventEmitter,
+    RestartHistory,
+    ask_error,
+    build_result,
+    not_unpickled,
+    rank_end,
+    start_error,
+)
 from supervise._gang.ranks import RankActors
 from supervise._gang.worker import Deliver, LookForStop, Release, ReportStuck, SuspendedAsAsked
 from supervise._process.containment import cgroup
@@ -27,7 +35,7 @@ from supervise._runtime.loop import NO_TIMER, Loop, Timer
 from supervise._runtime.shell import PendingReplies, Subscribers, with_jitter
 from supervise.errors import SpawnError, SuperviseError, SupervisorCrashed, UnkillableError
 from supervise.events import log
-from supervise.recording import repr_of, text_of
+from supervise.recording import repr_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -180,8 +188,7 @@ def _load(
         try:
             values[rank] = file.load()
         except BaseException as error:
-            what = f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
-            problems[rank] = f"its return value could not be unpickled here: {what}"
+            problems[rank] = not_unpickled(error)
     tell(values, problems)
 
 

@@ -19,7 +19,7 @@ from supervise import _platform as platform, messages as say
 from supervise._core.batches import MIN_DRAIN_S
 from supervise._gang import shutdown
 from supervise._gang.asks import GangShell, as_signal, checked_ranks
-from supervise._gang.describe import RestartHistory, failed_line, finished, restarting
+from supervise._gang.describe import RestartHistory, failed_line, finished, not_unpickled, restarting
 from supervise._hosts import decide as steps
 from supervise._hosts.decide import Host, HostsGang, decide
 from supervise._hosts.link import Engine, EngineHost, HostLink
@@ -696,7 +696,7 @@ class HostsSupervisor(GangShell):
         for number in order:
             self._add(merged, number, self._gang.hosts[number])
         merged.ends = dict(sorted(merged.ends.items()))
-        if merged.outcome == "succeeded":
+        if merged.outcome != "failed":
             self._add_values(merged)
         return merged
 
@@ -770,16 +770,19 @@ class HostsSupervisor(GangShell):
         return f"{number} ({address.host_name}, {address.ip}, node {address.node_id[:8]})"
 
     def _add_values(self, merged: RunProcsResult) -> None:
+        """Load the return values. If the end cut ranks short, a value that cannot be loaded causes no failure."""
+        cut_short = merged.outcome != "succeeded"
         for number, host in enumerate(self._gang.hosts):
             values = host.result.return_values if host.result is not None else {}
             for local, value in values.items():
                 rank = self._plan.rank(number, local)
                 try:
                     merged.return_values[rank] = self._load(value)
-                except Exception as error:
-                    text = f"the return value cannot be loaded on the driver: {type(error).__name__}: {text_of(error)}"
+                except BaseException as error:  # unpickling runs user code
+                    if cut_short:
+                        continue
                     end = merged.ends[rank]
-                    merged.failures[rank] = ProcessFailure.of(local, end.pid or 0, 0, "", message=text)
+                    merged.failures[rank] = ProcessFailure.of(local, end.pid or 0, 0, "", message=not_unpickled(error))
                     first = merged.outcome == "succeeded"
                     merged.outcome = "failed"
                     merged.ends[rank] = replace(end, role="root_cause" if first else "concurrent_failure")

@@ -217,10 +217,15 @@ def test_success_has_the_values_and_paths_of_all_ranks(make: Any, engine: Simula
     assert engine.released == [0]
 
 
-def test_a_value_whose_load_raises_without_a_text_is_the_failure_of_its_rank(make: Any, engine: SimulatedEngine):
+@pytest.mark.parametrize(
+    ("error", "text"), [(Unspeakable(), "Unspeakable: <exception str() failed>"), (SystemExit(3), "SystemExit: 3")]
+)
+def test_a_value_whose_load_raises_is_the_failure_of_its_rank(
+    make: Any, engine: SimulatedEngine, error: BaseException, text: str
+):
     def load(value: Any) -> Any:
         if value == (1, 0):
-            raise Unspeakable
+            raise error
         return value
 
     gang = make(load=load)
@@ -229,8 +234,18 @@ def test_a_value_whose_load_raises_without_a_text_is_the_failure_of_its_rank(mak
         host.ends("succeeded", (0, 0))
     result = gang.ask(Wait(), timeout=PATIENCE_S)
     assert (result.outcome, result.root_cause) == ("failed", 2)
-    why = "the return value cannot be loaded on the driver: Unspeakable: <exception str() failed>"
-    assert result.failures[2].message == why
+    assert result.failures[2].message == f"its return value could not be unpickled here: {text}"
+
+
+def test_a_close_keeps_the_values_that_have_arrived_and_can_be_loaded(make: Any, engine: SimulatedEngine):
+    gang = make(load=lambda value: {(0, 0): "early"}[value])
+    gang.ask(Start(), timeout=PATIENCE_S)
+    engine.hosts[0].ends("succeeded", (0, 0))
+    closed = gang.ask(Close(), block=False)
+    engine.stops(1)
+    engine.hosts[1].ends("stopped", (-15, -15))
+    result = closed.get(timeout=PATIENCE_S)
+    assert (result.outcome, result.return_values, sorted(result.failures)) == ("stopped", {0: "early"}, [2, 3])
 
 
 def test_a_driver_that_raises_without_a_text_replies_with_a_crash(make: Any, monkeypatch: pytest.MonkeyPatch):

@@ -113,7 +113,7 @@ def test_functions_arguments_and_values_need_not_be_importable_on_the_hosts(
     ("kind", "message"),
     [
         ("exception", "NotFoundAtAllError: there is nothing"),
-        ("value that cannot be loaded", "the return value cannot be loaded on the driver: KeyError: 'RANK'"),
+        ("value that cannot be loaded", "its return value could not be unpickled here: KeyError: 'RANK'"),
         (
             "value that cannot be pickled",
             "TypeError: the return value, of type _thread.lock, cannot be pickled: TypeError: cannot pickle",
