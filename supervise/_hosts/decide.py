@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Literal
 
 from supervise._core.backoff import Backoff
 from supervise._printable import ending, one_line
-from supervise.errors import SuperviseError
+from supervise.errors import SpawnError, SuperviseError
 
 if TYPE_CHECKING:
     from signal import Signals
 
+    from supervise.messages import WorkerExited
     from supervise.restarts import RestartPolicy
     from supervise.result import RunProcsResult
 
@@ -56,8 +57,8 @@ class Host:
     """Monotonic time (ns) of the driver at which it lost the host."""
     told_to_stop: bool = False
     """Whether the host was asked to stop. Ends of ranks after that are not failures by themselves."""
-    failed_first: int | None = None
-    """The local rank that failed first on this host, before the host was asked to stop."""
+    failed_first: WorkerExited | None = None
+    """The end of the rank that failed first on this host, before the host was asked to stop."""
 
 
 @dataclass(slots=True)
@@ -139,9 +140,9 @@ class HostNotStarted(_OfHost):
 
 @dataclass(frozen=True, slots=True)
 class RankFailed(_OfHost):
-    """A rank has failed by itself. Its host stops its other ranks."""
+    """A rank has failed. If it was the first one of its host, its host stops the other ranks."""
 
-    local_rank: int
+    end: WorkerExited
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +248,8 @@ class Finish:
     """The gang has ended. `error` is set if its first start failed, or if a later attempt could not be placed."""
 
     error: BaseException | None = None
+    host: int | None = None
+    """The host whose error it is, which has local ranks; None if it is not of one host."""
 
 
 Action = Place | Launch | StopHost | AwaitLease | Release | AnswerStart | Restart | Finish
@@ -268,7 +271,7 @@ def decide(gang: HostsGang, event: Event, now_ns: int) -> list[Action]:  # noqa:
         case Placed():
             return _launch(gang) if gang.phase == "placing" else []
         case NotPlaced():
-            return _finish(gang, event.error) if gang.phase == "placing" else []
+            return _finish(gang, Finish(event.error)) if gang.phase == "placing" else []
         case HostStarted():
             return _started(gang, event, now_ns)
         case HostNotStarted():
@@ -335,7 +338,7 @@ def _not_started(gang: HostsGang, event: HostNotStarted, now_ns: int) -> list[Ac
 def _rank_failed(gang: HostsGang, event: RankFailed) -> list[Action]:
     host = gang.hosts[event.host]
     if host.failed_first is None and not host.told_to_stop:
-        host.failed_first = event.local_rank
+        host.failed_first = event.end
         return _fails(gang, event.host)
     return []
 
@@ -381,7 +384,7 @@ def _stop(gang: HostsGang, why: Stopping, sig: Signals | None, timeout_s: float 
     """Ask each host that may run ranks to stop. A later close may repeat this with a stronger signal."""
     if gang.phase in ("new", "placing", "backoff"):
         gang.stopping = why
-        return _finish(gang, None)
+        return _finish(gang)
     gang.stopping = why if gang.stopping in (None, "failure") and why != "failure" else gang.stopping or why
     gang.phase = "stopping"
     actions: list[Action] = []
@@ -397,32 +400,33 @@ def _advance(gang: HostsGang, now_ns: int) -> list[Action]:
     if gang.phase in ("new", "placing", "backoff", "finished") or any(host.state not in OVER for host in gang.hosts):
         return []
     if not gang.started and gang.stopping == "failure":
-        return _finish(gang, _start_error(gang))
+        return _finish(gang, _failed_start(gang))
     delay_s = _delay_s(gang, now_ns)
     if delay_s is None:
-        return _finish(gang, None)
+        return _finish(gang)
     before, gang.epoch, gang.phase = gang.epoch, gang.epoch + 1, "backoff"
     return [Release(before), Restart(gang.epoch, delay_s)]
 
 
-def _start_error(gang: HostsGang) -> BaseException:
+def _failed_start(gang: HostsGang) -> Finish:
     for number in gang.causes:
         host = gang.hosts[number]
         if host.error is not None:
-            return host.error
-        if host.lost:
-            return SuperviseError(f"host {number} did not start its ranks: {host.lost}")
-    failed = [number for number in gang.causes if gang.hosts[number].failed_first is not None]
-    if failed:
-        number, host = failed[0], gang.hosts[failed[0]]
-        failure = None if host.result is None else host.result.failures.get(host.failed_first or 0)
-        how = "" if failure is None else f": {ending(failure.exitcode)}"
-        if failure is not None and isinstance(failure.message, dict):  # the exception that it has recorded
-            said = str(failure.message.get("message")).partition("\n")[0]
-            how = f"{how}, {one_line(said)}"
-        who = f"local rank {host.failed_first} of host {number}"
-        return SuperviseError(f"{who} failed before all hosts had started{how}")
-    return SuperviseError("the gang ended before its start was complete")
+            return Finish(host.error, number)
+        if host.lost and host.failed_first is None:
+            return Finish(SuperviseError(f"host {number} did not start its ranks: {host.lost}"))
+    for number in gang.causes:
+        host = gang.hosts[number]
+        if (end := host.failed_first) is not None:
+            failure = None if host.result is None else host.result.failures.get(end.local_rank)
+            how = ending(end.exitcode)
+            if failure is not None and isinstance(failure.message, dict):  # the exception that it has recorded
+                said = str(failure.message.get("message")).partition("\n")[0]
+                how = f"{how}, {one_line(said)}"
+            rank, code = end.local_rank, end.exitcode
+            error = SpawnError(how, local_rank=rank, exitcode=code, what="failed before all hosts had started")
+            return Finish(error, number)
+    return Finish(SuperviseError("the gang ended before its start was complete"))
 
 
 def _delay_s(gang: HostsGang, now_ns: int) -> float | None:
@@ -440,15 +444,15 @@ def _delay_s(gang: HostsGang, now_ns: int) -> float | None:
 def _exit_code(gang: HostsGang) -> int | None:
     """Return the exit code of the root cause.
 
-    None if the host of the root cause was lost, or could not start its ranks.
+    None if no rank of its host has failed before the host was lost, or if the host could not start its ranks.
     """
     host = gang.hosts[gang.causes[0]]
     if host.result is None or host.result.root_cause is None:
-        return None
+        return None if host.failed_first is None else host.failed_first.exitcode
     return host.result.failures[host.result.root_cause].exitcode
 
 
-def _finish(gang: HostsGang, error: BaseException | None) -> list[Action]:
+def _finish(gang: HostsGang, end: Finish = Finish()) -> list[Action]:
     placed, gang.phase = gang.phase not in ("new", "backoff"), "finished"
     release: list[Action] = [Release(gang.epoch)] if placed else []
-    return [*release, Finish(error)]
+    return [*release, end]

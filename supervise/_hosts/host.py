@@ -237,7 +237,6 @@ class Host:
         self._gang: pykka.ActorRef[Supervisor] | None = None
         self._start: Reply[dict[int, int]] | None = None
         self._told_to_stop = False
-        self._failed = False
 
     def address(self, *, node_id: str, ip: str) -> HostAddress:
         """Return where this host runs. The engine knows the node and the address."""
@@ -352,20 +351,14 @@ class Host:
     def told(self, message: object) -> None:
         """Handle a lifecycle message, on the gang's thread: the keeper is responsible for the ranks that run.
 
-        The news for the driver are the messages about ranks, and the first failure of the host.
+        The news for the driver are the messages about ranks.
         """
         if isinstance(message, say.WorkerStarted):
             try:
                 self._lease.add(message.pid)
             except LeaseLost:
                 self.stop(SIGKILL, 0.0)
-        elif isinstance(message, say.WorkerExited):
-            if not message.group_left:
-                self._lease.remove(message.pid)
-            codes = self._order.settings.get("success_exit_codes", frozenset({0}))
-            fails = message.exitcode not in codes or message.complaint is not None
-            if fails and not self._failed:  # the driver ignores it if it has asked this host to stop
-                self._failed = True
-                self._news.add("failed", message.local_rank)
+        elif isinstance(message, say.WorkerExited) and not message.group_left:
+            self._lease.remove(message.pid)
         if hasattr(message, "local_rank"):  # the driver itself tells of the whole gang
             self._news.add("worker", message)

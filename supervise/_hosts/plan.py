@@ -54,7 +54,7 @@ class HostAddress:
     """The port at which the keeper of the lease reports that it has killed the host and its ranks. 0: none."""
 
 
-NewsKind = Literal["logs", "event", "stdout", "stderr", "worker", "failed", "ended"]
+NewsKind = Literal["logs", "event", "stdout", "stderr", "worker", "ended"]
 LogPaths = tuple[dict[int, str], dict[int, str]]
 """Local rank to the path of its stdout, and to that of its stderr; "" for none."""
 
@@ -69,8 +69,7 @@ class News:
     """The content, which depends on the kind.
 
     ``logs``: `LogPaths`, before the ranks are started. ``event``: the fields of the event. ``stdout``, ``stderr``:
-    bytes to show. ``worker``: a message to subscribers about a rank, such as `WorkerExited`. ``failed``: the local rank
-    that was the first to fail by itself. ``ended``: a `HostEnd`.
+    bytes to show. ``worker``: a message to subscribers about a rank, such as `WorkerExited`. ``ended``: a `HostEnd`.
     """
 
 

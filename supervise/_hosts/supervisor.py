@@ -248,15 +248,20 @@ class RankRows:
     def __init__(self, plan: HostsPlan, epoch: int = 0) -> None:
         """Begin before the attempt `epoch`."""
         self._plan = plan
-        self._ended: dict[int, RankState] = {}
+        self.ends: dict[int, WorkerExited] = {}
+        """Rank to its end, with the local rank of its host, and the time at which the driver learned it."""
         self._told: dict[int, tuple[RankStatus, float]] = {}
         """Rank to its status in the last report of its host, and the monotonic time (s) at which the report arrived."""
         self._epoch = epoch
 
     def exited(self, rank: int, end: WorkerExited) -> None:
         """Record the end of a rank."""
-        codes = self._plan.settings.get("success_exit_codes", frozenset({0}))
-        self._ended[rank] = "finished" if end.exitcode in codes and end.complaint is None else "failed"
+        self.ends[rank] = replace(end, ended_ns=time.monotonic_ns())
+
+    def has_failed(self, rank: int) -> bool:
+        """Return whether a rank has ended, and not with success."""
+        end, codes = self.ends.get(rank), self._plan.settings.get("success_exit_codes", frozenset({0}))
+        return end is not None and (end.exitcode not in codes or end.complaint is not None)
 
     def told(self, number: int, status: GangStatus) -> None:
         """Record the report of a host on its ranks: their steps, status texts, and the ages of their heartbeats."""
@@ -283,8 +288,8 @@ class RankRows:
         state: RankState
         if gang.phase == "backoff":
             state = "backoff"
-        elif rank in self._ended:
-            state = self._ended[rank]
+        elif rank in self.ends:
+            state = "failed" if self.has_failed(rank) else "finished"
         elif host is None or host.state == "waiting":
             state = "waiting"
         elif host.state in ("lost", "gone", "not_started"):
@@ -472,10 +477,6 @@ class HostsSupervisor(GangShell):
         self._guarded(self._advance, event)
 
     def _advance(self, event: steps.Event) -> None:
-        """Decide on an event. To the error of a failed start, add the global rank and the name of the host."""
-        if isinstance(event, steps.HostNotStarted):
-            where = f"host {event.host} ({self._addresses[event.host].host_name})"
-            event = replace(event, error=start_error(event.error, where, self._plan.rank(event.host, 0)))
         for action in decide(self._gang, event, time.monotonic_ns()):
             self._act(action)
 
@@ -504,7 +505,7 @@ class HostsSupervisor(GangShell):
                     link.end()
                 self._engine.release(action.epoch)
             case steps.Finish():
-                self._finish(action.error)
+                self._finish(action)
 
     def _place(self, epoch: int) -> None:
         self._events.begin(epoch)
@@ -556,10 +557,10 @@ class HostsSupervisor(GangShell):
                 rank = self._plan.rank(host, news.what.local_rank)
                 if isinstance(news.what, WorkerExited):
                     self._rows.exited(rank, news.what)
+                    if self._rows.has_failed(rank):
+                        self._step(steps.RankFailed(epoch, host, news.what))
                 of_attempt = {} if isinstance(news.what, say.WorkerStopped) else {"attempt": epoch}
                 self._subscribers.tell(replace(news.what, local_rank=rank, **of_attempt))
-            case "failed":
-                self._step(steps.RankFailed(epoch, host, news.what))
             case "ended":
                 self._show(partial(self._shown.finish, host))
                 self._host_ended(host, news.what)
@@ -605,8 +606,11 @@ class HostsSupervisor(GangShell):
         self._subscribers.begin_anew()
         self.loop.call_later(delay_s, partial(self._step, steps.BackoffOver(action.epoch)))
 
-    def _finish(self, error: BaseException | None) -> None:
-        result: RunProcsResult | None = None
+    def _finish(self, end: steps.Finish) -> None:
+        result, error = None, end.error
+        if error is not None and end.host is not None:
+            where = f"host {end.host} ({self._addresses[end.host].host_name})"
+            error = start_error(error, where, self._plan.rank(end.host, 0))
         if error is not None and self._last is not None:
             error = self._error_of_restart(error, self._last)
         if error is None:
@@ -724,27 +728,40 @@ class HostsSupervisor(GangShell):
             merged.ends[rank_of(local)] = replace(end, host=self._addresses[number].host_name, role=role)
 
     def _add_lost(self, merged: RunProcsResult, number: int, host: Host) -> None:
-        """Add the ranks of a host that was lost, or that could not start its ranks."""
-        root = bool(self._gang.causes) and number == self._gang.causes[0]
+        """Add the ranks of a host that was lost, or that could not start its ranks.
+
+        The cause is the rank that failed before. If there is none, it is the first one that had not ended.
+        """
+        first, locals_ = host.failed_first, range(self._plan.nproc_per_node)
+        ends = {local: self._rows.ends.get(self._plan.rank(number, local)) for local in locals_}
+        cause = first.local_rank if first is not None else next((local for local in locals_ if ends[local] is None), 0)
+        is_root = bool(self._gang.causes) and number == self._gang.causes[0]
         now_ns = time.monotonic_ns()
-        ended_ns = host.lost_ns or now_ns
-        at_ns = time.time_ns() - (now_ns - ended_ns)
-        for local in range(self._plan.nproc_per_node):
-            rank, pid = self._plan.rank(number, local), host.pids.get(local)
+        lost_ns = host.lost_ns or now_ns
+        at_ns = time.time_ns() - (now_ns - lost_ns)
+        for local in sorted(locals_, key=lambda local: local != cause):
+            rank, end, pid = self._plan.rank(number, local), ends[local], host.pids.get(local)
             out, err = (paths.get(local, "") for paths in self._logs.get(number, ({}, {})))
             merged.stdouts[rank], merged.stderrs[rank] = out, err
-            why = f"host {self._where(number)}: {host.error}"
-            if host.lost:
-                why = self._loss(number, host, at_ns, [path for path in dict.fromkeys((out, err)) if path])
-            merged.failures[rank] = ProcessFailure.of(local, pid or 0, LOST_CODE, "", message=why, timestamp_ns=at_ns)
             role: Role = "lost" if host.lost else "bystander"
+            if end is not None:
+                role = "bystander" if self._rows.has_failed(rank) else "finished"
+            if local == cause and (is_root or first is not None):
+                role = "root_cause" if is_root else "concurrent_failure"
+            code, why = LOST_CODE, f"host {self._where(number)}: {host.error}"
+            if end is not None and end.exitcode:
+                code, why = end.exitcode, end.complaint or ""
+            elif host.lost:
+                why = self._loss(number, host, at_ns, [path for path in dict.fromkeys((out, err)) if path])
+            if end is None or local == cause:
+                merged.failures[rank] = ProcessFailure.of(local, pid or 0, code, "", message=why, timestamp_ns=at_ns)
             merged.ends[rank] = RankEnd(
                 local_rank=local,
                 pid=pid,
-                exitcode=None,
-                role="root_cause" if root and local == 0 else role,
+                exitcode=None if end is None else end.exitcode,
+                role=role,
                 started_ns=host.started_ns,
-                ended_ns=ended_ns,
+                ended_ns=lost_ns if end is None else end.ended_ns,
                 stdout_log=out,
                 stderr_log=err,
                 host=self._addresses[number].host_name if self._addresses else "",

@@ -68,11 +68,11 @@ class SimulatedHost:
             )
             result.failures[rank] = ProcessFailure.of(rank, 100 + rank, code, "", message="")
         ends = [WorkerExited(local_rank=rank, pid=100 + rank, exitcode=code, ended_ns=2) for rank in range(RANKS)]
-        return [*(("exited", end) for end in ends), ("ended", HostEnd(result=result))]
+        return [*(("worker", end) for end in ends), ("ended", HostEnd(result=result))]
 
     def fail(self) -> None:
         self._stopped = True
-        self.tell(("failed", 0), *self._ends("failed", 3))
+        self.tell(*self._ends("failed", 3))
 
 
 class SimulatedEngine:

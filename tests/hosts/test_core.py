@@ -9,7 +9,7 @@ from supervise._hosts import decide as steps
 from supervise._hosts.decide import HostsGang, decide
 from supervise.errors import SuperviseError
 from supervise.restarts import RestartPolicy
-from tests.hosts.world import ended
+from tests.hosts.world import ended, failed
 
 
 def running(nnodes=2, policy=None):
@@ -66,7 +66,7 @@ def launching(notifies=False):
 def test_a_failure_while_hosts_are_launched_waits_for_their_launch():
     """So all ranks have an end, and the start is no error."""
     gang = launching()
-    assert decide(gang, steps.RankFailed(0, 0, 0), 0) == []
+    assert decide(gang, failed(0, 0), 0) == []
     actions = decide(gang, steps.HostStarted(0, 1, {0: 7}), 0)
     assert names(actions) == ["AnswerStart", "StopHost", "StopHost"]
     assert gang.causes == [0]
@@ -74,17 +74,17 @@ def test_a_failure_while_hosts_are_launched_waits_for_their_launch():
 
 def test_a_failure_before_all_ranks_have_reported_that_they_are_ready_fails_the_start():
     gang = launching(notifies=True)
-    assert stops(decide(gang, steps.RankFailed(0, 0, 0), 0)) == [0, 1]
+    assert stops(decide(gang, failed(0, 0), 0)) == [0, 1]
     decide(gang, steps.HostEnded(0, 0, ended()), 0)
     [_, end] = decide(gang, steps.HostEnded(0, 1, ended("stopped")), 0)
-    assert str(end.error) == "local rank 0 of host 0 failed before all hosts had started: exit code 3"
+    assert (end.host, str(end.error)) == (0, "rank 0 failed before all hosts had started: exit code 3")
 
 
 def test_the_error_of_a_start_has_the_exception_of_the_rank_that_failed_first():
     """Its first line, on one line."""
     gang, result = launching(notifies=True), ended()
     result.failures[0].message = {"message": "ValueError: no\x07data\nand more", "extraInfo": {}}
-    decide(gang, steps.RankFailed(0, 0, 0), 0)
+    decide(gang, failed(0, 0), 0)
     decide(gang, steps.HostEnded(0, 0, result), 0)
     [_, end] = decide(gang, steps.HostEnded(0, 1, ended("stopped")), 0)
     assert str(end.error).endswith(": exit code 3, ValueError: nodata")
@@ -92,9 +92,9 @@ def test_the_error_of_a_start_has_the_exception_of_the_rank_that_failed_first():
 
 def test_a_failure_while_a_host_cannot_be_launched_stops_the_others_and_fails_the_start():
     gang, error = launching(), SuperviseError("no")
-    decide(gang, steps.RankFailed(0, 0, 0), 0)
+    decide(gang, failed(0, 0), 0)
     assert stops(decide(gang, steps.HostNotStarted(0, 1, error), 0)) == [0]
-    assert decide(gang, steps.HostEnded(0, 0, ended()), 0)[-1] == steps.Finish(error)
+    assert decide(gang, steps.HostEnded(0, 0, ended()), 0)[-1] == steps.Finish(error, 1)
 
 
 @pytest.mark.parametrize(
@@ -171,11 +171,11 @@ def test_each_restart_in_a_row_doubles_the_delay():
 @pytest.mark.parametrize(
     ("first", "second", "why"),
     [
-        (steps.RankFailed(0, 0, 0), steps.CloseAsked(), "close"),
-        (steps.RankFailed(0, 0, 0), steps.TimeUp(), "timeout"),
+        (failed(0, 0), steps.CloseAsked(), "close"),
+        (failed(0, 0), steps.TimeUp(), "timeout"),
         (steps.CloseAsked(), steps.TimeUp(), "close"),
         (steps.TimeUp(), steps.CloseAsked(), "timeout"),
-        (steps.CloseAsked(), steps.RankFailed(0, 0, 0), "close"),
+        (steps.CloseAsked(), failed(0, 0), "close"),
     ],
 )
 def test_the_first_wish_of_the_caller_is_why_the_gang_stops(first: steps.Event, second: steps.Event, why: str):
@@ -205,8 +205,8 @@ def test_success_is_the_success_of_all():
 
 def test_the_first_failure_stops_all_and_is_the_cause():
     gang = running(3)
-    assert stops(decide(gang, steps.RankFailed(0, 1, 0), 0)) == [0, 1, 2]
-    assert decide(gang, steps.RankFailed(0, 0, 0), 0) == [], "it was asked to stop before"
+    assert stops(decide(gang, failed(0, 1), 0)) == [0, 1, 2]
+    assert decide(gang, failed(0, 0), 0) == [], "it was asked to stop before"
     for number in range(2):
         assert decide(gang, steps.HostEnded(0, number, ended()), 0) == []
     assert names(decide(gang, steps.HostEnded(0, 2, ended("stopped")), 0)) == ["Release", "Finish"]
@@ -233,7 +233,7 @@ def test_a_lost_host_ends_the_attempt_when_its_lease_is_over():
 def test_the_count_of_restarts_is_that_of_the_gang():
     gang = running(policy=RestartPolicy(max_restarts=2))
     for epoch in range(2):
-        decide(gang, steps.RankFailed(epoch, epoch, 0), 0)
+        decide(gang, failed(epoch, epoch), 0)
         decide(gang, steps.HostEnded(epoch, 1 - epoch, ended("stopped")), 0)
         assert names(decide(gang, steps.HostEnded(epoch, epoch, ended()), 0)) == ["Release", "Restart"]
         assert decide(gang, steps.BackoffOver(epoch + 1), 0) == [steps.Place(epoch + 1)]
@@ -252,6 +252,14 @@ def test_exit_codes_of_the_policy(code: int, restarts: bool, counted: int):
     assert len(gang.backoff.counted_ns) == counted
 
 
+def test_the_exit_code_of_a_rank_that_failed_before_the_loss_of_its_host_is_that_for_the_policy():
+    gang = running(policy=RestartPolicy(never_restart_exit_codes=frozenset({7})))
+    decide(gang, failed(0, 0, 7), 0)
+    decide(gang, steps.HostLost(0, 0, "no contact"), 0)
+    decide(gang, steps.HostEnded(0, 1, ended("stopped")), 0)
+    assert names(decide(gang, steps.LeaseOver(0, 0), 0)) == ["Release", "Finish"]
+
+
 def test_a_first_start_that_fails_is_an_error_and_is_not_retried():
     gang = HostsGang(nnodes=2, policy=RestartPolicy())
     decide(gang, steps.StartAsked(), 0)
@@ -259,7 +267,7 @@ def test_a_first_start_that_fails_is_an_error_and_is_not_retried():
     decide(gang, steps.HostStarted(0, 0, {0: 7}), 0)
     error = SuperviseError("no")
     assert stops(decide(gang, steps.HostNotStarted(0, 1, error), 0)) == [0]
-    assert decide(gang, steps.HostEnded(0, 0, ended("stopped")), 0) == [steps.Release(0), steps.Finish(error)]
+    assert decide(gang, steps.HostEnded(0, 0, ended("stopped")), 0) == [steps.Release(0), steps.Finish(error, 1)]
 
 
 def test_no_room_is_the_error_of_the_start():
@@ -302,7 +310,7 @@ def test_events_of_an_earlier_epoch_have_no_effect():
     place(gang)
     before = copy.deepcopy(gang)
     for event in (
-        steps.RankFailed(0, 0, 0),
+        failed(0, 0),
         steps.HostEnded(0, 0, ended()),
         steps.HostLost(0, 0, ""),
         steps.Placed(0),

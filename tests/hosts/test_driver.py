@@ -39,6 +39,7 @@ from supervise._hosts.host import NewsQueue
 from supervise._hosts.link import HostDead, HostLink, HostUnavailable
 from supervise._hosts.plan import HostAddress, HostEnd, News, make_plan
 from supervise._hosts.supervisor import HostsSupervisor, StreamsShown
+from supervise._printable import LOST_CODE
 from supervise.messages import GangStatus, RankStatus, WorkerExited
 from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 from tests.patience import PATIENCE_S
@@ -163,6 +164,11 @@ class SimulatedEngine:
 
     def stops(self, count: int) -> list[Any]:
         return sorted(self.calls.get(timeout=PATIENCE_S) for _ in range(count))
+
+
+def failed(local_rank: int, code: int = 3) -> tuple[str, WorkerExited]:
+    """Return the news of the failure of a rank."""
+    return "worker", WorkerExited(local_rank=local_rank, pid=10 + local_rank, exitcode=code, ended_ns=2)
 
 
 class Shown:
@@ -311,7 +317,7 @@ def test_ranks_get_the_variables_of_torchrun_and_the_epoch(make: Any, engine: Si
 def test_a_failure_stops_the_other_host_and_is_the_root_cause(make: Any, engine: SimulatedEngine):
     gang = make()
     gang.ask(Start(), timeout=PATIENCE_S)
-    engine.hosts[1].tell(("failed", 0))
+    engine.hosts[1].tell(failed(0))
     assert engine.stops(2) == [(0, "stop", None, None), (1, "stop", None, None)]
     engine.hosts[0].ends("stopped", (-15, -15))
     engine.hosts[1].ends("failed", (3, -15))
@@ -344,6 +350,34 @@ def test_a_dead_host_is_the_cause_and_the_result_waits_for_its_lease(make: Any, 
     assert host == "host 1 (h1, 127.0.0.1, node node1)"
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: it was killed by the test", lost)
     assert rest == ["its output is not in log files"]
+
+
+LOSSES = {
+    "one has failed": ([failed(1)], (3, 3, ["lost", "root_cause"])),
+    "its neighbor was stopped": ([failed(1), failed(0, -15)], (3, 3, ["bystander", "root_cause"])),
+    "one has finished": ([failed(0, 0)], (3, LOST_CODE, ["finished", "root_cause"])),
+    "all have finished": ([failed(0, 0), failed(1, 0)], (2, LOST_CODE, ["root_cause", "finished"])),
+}
+
+
+@pytest.mark.parametrize("before", LOSSES)
+def test_a_rank_that_had_ended_before_the_loss_of_its_host_keeps_its_end(
+    make: Any, engine: SimulatedEngine, before: str
+):
+    """The root cause is the rank that failed before, or else one that still ran."""
+    ends, (root, code, roles) = LOSSES[before]
+    gang = make(lease_s=1.0)
+    gang.ask(Start(), timeout=PATIENCE_S)
+    engine.hosts[1].tell(*ends)
+    engine.hosts[1].dies()
+    while engine.calls.get(timeout=PATIENCE_S)[:2] != (0, "stop"):
+        pass
+    engine.hosts[0].ends("stopped", (-15, -15))
+    result = gang.ask(Wait(), timeout=PATIENCE_S)
+    assert (result.root_cause, next(iter(result.failures)), result.failures[root].exitcode) == (root, root, code)
+    assert [result.ends[rank].role for rank in (2, 3)] == roles
+    known = {2: None, 3: None} | {2 + end.local_rank: end.exitcode for _, end in ends}
+    assert {rank: result.ends[rank].exitcode for rank in (2, 3)} == known
 
 
 def test_ranks_are_launched_only_when_the_end_of_the_lease_is_known(make: Any, engine: SimulatedEngine):
@@ -490,7 +524,7 @@ def test_a_reader_of_the_output_that_stops_reading_stops_the_output_and_nothing_
         host.tell(("stdout", lines))
         polls(host, 2 + number)
     assert polls(host, 3) == [False, False, True]
-    host.tell(("failed", 0))
+    host.tell(failed(0))
     assert engine.stops(2) == [(0, "stop", None, None), (1, "stop", None, None)]
     shown.reads.set()
     assert polls(host, 5) == [False, False, True, True, False]
@@ -508,8 +542,8 @@ def test_a_host_sends_no_output_while_the_driver_has_enough_to_show():
     earlier = news.after(0, True)
     writer = threading.Thread(target=news.add, args=("stdout", b"x"), daemon=True)
     writer.start()
-    news.add("failed", 0)
-    assert [each.kind for each in earlier.get(timeout=PATIENCE_S)] == ["failed"]
+    news.add("worker", 0)
+    assert [each.kind for each in earlier.get(timeout=PATIENCE_S)] == ["worker"]
     assert [each.kind for each in news.after(1, False).get(timeout=PATIENCE_S)] == ["stdout"]
     writer.join(PATIENCE_S)
 
@@ -597,7 +631,7 @@ def test_news_of_an_earlier_attempt_are_ignored(make: Any, engine: SimulatedEngi
     first[1].ends("stopped", (-15, -15))
     while gang.ask(Status(), timeout=PATIENCE_S).phase != "running" or engine.hosts[0] is first[0]:
         pass
-    first[0].tell(("stdout", b"a late line\n"), ("failed", 0))
+    first[0].tell(("stdout", b"a late line\n"), failed(0))
     assert gang.ask(Status(), timeout=PATIENCE_S).phase == "running"
     assert not [each for each in shown.out if b"late" in each[2]]
 
@@ -631,6 +665,23 @@ def test_an_error_of_a_start_names_the_global_rank_and_the_host(make: Any, engin
     with pytest.raises(SpawnError, match=r"rank 3 did not start: it ended \(local rank 1 of host 1 \(h1\)\)") as found:
         start.get(timeout=PATIENCE_S)
     assert (found.value.local_rank, found.value.exitcode) == (3, 4)
+
+
+def test_the_failure_of_a_rank_before_all_hosts_have_started_names_the_global_rank_and_the_host(
+    make: Any, engine: SimulatedEngine
+):
+    engine.launched = lambda host, _envs, done: None if host.order.number == 0 else done({0: 10, 1: 11}, None)  # type: ignore[method-assign]
+    gang = make(settings={"ready": "notify"})
+    start = gang.ask(Start(), block=False)
+    while len(engine.hosts) < NODES or ("launch",) not in [call[:1] for call in list(engine.hosts[1].seen)]:
+        gang.ask(Status(), timeout=PATIENCE_S)
+    engine.hosts[1].ends("failed", (9, -15))
+    engine.stops(1)
+    engine.hosts[0].ends("stopped", (-15, -15))
+    text = r"rank 2 failed before all hosts had started: exit code 9 \(local rank 0 of host 1 \(h1\)\)"
+    with pytest.raises(SpawnError, match=text) as found:
+        start.get(timeout=PATIENCE_S)
+    assert (found.value.local_rank, found.value.exitcode) == (2, 9)
 
 
 def test_no_room_is_the_error_of_the_start(make: Any, engine: SimulatedEngine):

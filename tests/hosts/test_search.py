@@ -113,8 +113,8 @@ def stops_a_lost_host(plant: Any) -> None:
 
 
 def ends_twice(plant: Any) -> None:
-    def defective(gang: Any, error: Any) -> Any:
-        return [*real(gang, error), decide.Finish(error)]
+    def defective(gang: Any, *end: Any) -> Any:
+        return [*real(gang, *end), decide.Finish()]
 
     real = plant("_finish", defective)
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from supervise._hosts import decide, decide as module
 from supervise._hosts.decide import Host, HostsGang
 from supervise.errors import SuperviseError
+from supervise.messages import WorkerExited
 from supervise.restarts import RestartPolicy
 from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 from tests.model.timed import ALL, UNIT_NS, UNIT_S, Calendar, Time
@@ -41,6 +42,11 @@ def ended(outcome: Any = "failed", code: int = CODE) -> RunProcsResult:
     if exitcode:
         result.failures[0] = ProcessFailure.of(0, 7, exitcode, "", message="")
     return result
+
+
+def failed(epoch: int, number: int, code: int = CODE) -> decide.RankFailed:
+    """Return the event of the failure of local rank 0 of a host."""
+    return decide.RankFailed(epoch, number, WorkerExited(local_rank=0, pid=7, exitcode=code, ended_ns=1))
 
 
 RESULTS = {outcome: ended(outcome) for outcome in ("failed", "succeeded", "stopped")}
@@ -164,7 +170,7 @@ def _of_host(machine: Machine, number: int, epoch: int, *, can_be_lost: bool) ->
     if machine.news:
         first, rest = machine.news[0], machine._replace(news=machine.news[1:])
         if first == "failed first":
-            yield "heard of a failure", decide.RankFailed(epoch, number, 0), rest
+            yield "heard of a failure", failed(epoch, number), rest
         elif first == "error":
             yield "heard of an error", decide.HostNotStarted(epoch, number, NOT_STARTED), rest
         else:
@@ -382,7 +388,7 @@ def _key(gang: HostsGang) -> Any:
             host.result and host.result.outcome,
             host.error is not None,
             host.told_to_stop,
-            host.failed_first,
+            host.failed_first is not None,
         )
         for host in gang.hosts
     )
