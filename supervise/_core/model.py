@@ -233,6 +233,7 @@ class Gang:
         stop_signal: Signals = Signals.SIGTERM,
         stop_signals: Mapping[int, Signals] | None = None,
         graces_s: Mapping[int, float] | None = None,
+        attempt: int = 0,
     ) -> None:
         """Describe a gang that is not started.
 
@@ -255,6 +256,7 @@ class Gang:
             stop_signals: The number of a role to the first signal of every stop of its ranks. The other roles get the
                 signal of the stop.
             graces_s: The number of a role to its own time from the first signal to SIGKILL.
+            attempt: Number of the first attempt. It is not 0 if a driver has restarted the gang on this host.
         """
         self.nprocs = nprocs
         self.grace_s = grace_s
@@ -277,7 +279,7 @@ class Gang:
         self.stop_signal = stop_signal
         self.stop_signals = stop_signals or {}
         self.graces_s = graces_s or {}
-        self.attempt = 0
+        self.attempt = attempt
         """Number of the present attempt, which all ranks began together. The first one is 0."""
         self.backoff = Backoff()
         """The restarts of the whole gang, and of single ranks. If single ranks restart, only its count is used."""

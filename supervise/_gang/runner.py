@@ -266,6 +266,7 @@ class GangRunner:
             success=spec.success_exit_codes,
             notifies=spec.ranks_where(lambda part: part.ready),
             stop_signal=spec.stop_signal,
+            attempt=attempt.number,
             **spec.in_core(),
         )
         """The state of the gang. Only the core changes it; other code reads it."""

@@ -50,7 +50,7 @@ class Host:
     error: BaseException | None = None
     """The reason why the ranks of the host could not be started."""
     started_ns: int = 0
-    """Monotonic time (ns) of the driver at which it learned that all ranks run; 0 before."""
+    """Monotonic time (ns) of the driver at which it learned that all ranks run; before, that of the launch."""
     lost: str = ""
     """The reason why the host is lost."""
     lost_ns: int = 0
@@ -269,7 +269,7 @@ def decide(gang: HostsGang, event: Event, now_ns: int) -> list[Action]:  # noqa:
         case StartAsked():
             return _place(gang) if gang.phase == "new" else []
         case Placed():
-            return _launch(gang) if gang.phase == "placing" else []
+            return _launch(gang, now_ns) if gang.phase == "placing" else []
         case NotPlaced():
             return _finish(gang, Finish(event.error)) if gang.phase == "placing" else []
         case HostStarted():
@@ -302,10 +302,10 @@ def _place(gang: HostsGang) -> list[Action]:
     return [Place(gang.epoch)]
 
 
-def _launch(gang: HostsGang) -> list[Action]:
+def _launch(gang: HostsGang, now_ns: int) -> list[Action]:
     gang.phase = "launching"
     for host in gang.hosts:
-        host.state = "launching"
+        host.state, host.started_ns = "launching", now_ns
     return [Launch(gang.epoch, number) for number in range(gang.nnodes)]
 
 
@@ -349,7 +349,8 @@ def _ended(gang: HostsGang, event: HostEnded, now_ns: int) -> list[Action]:
         return []
     host.state, host.result = "ended", event.result  # also for a host that counted as lost but has answered since then
     outcome = event.result.outcome
-    if not host.pids and outcome in ("succeeded", "failed"):
+    unready = outcome == "failed" and gang.notifies and gang.started  # perhaps: a rank may have failed before
+    if not host.pids and outcome in ("succeeded", "failed") and not unready:
         # The reply to the launch is late, because the network does not keep the order of replies and news.
         host.pids = {local: end.pid for local, end in event.result.ends.items() if end.pid is not None}
     actions = _answer_start(gang)

@@ -266,11 +266,13 @@ class Host:
     def launch(self, envs: Mapping[int, Mapping[str, str]]) -> Reply[dict[int, int]]:
         """Start the ranks, once, with further variables; answer with ``{local rank: pid}`` when all ranks are ready.
 
+        If they will not be, the answer is empty, and the news of the end have the reason.
+
         Raises:
             SuperviseError: The host was asked to stop before. The driver repeats a launch that was lost, and the second
                 one may arrive after a stop.
             SpecError: A setting is not valid on this host.
-            OSError: A log folder cannot be used. In the reply: a rank cannot be started.
+            OSError: A log folder cannot be used.
         """
         with self._lock:
             if self._start is None:
@@ -289,12 +291,15 @@ class Host:
             "consoles": (NewsSink(self._news, "stdout"), NewsSink(self._news, "stderr")),
         }
         attempt = first_attempt(**given | of_host)
+        attempt.number = self._order.epoch  # a restart, unlike a start, has no error before all are ready
         self._news.add("logs", (dict(attempt.dest.stdouts), dict(attempt.dest.stderrs)))
         self._gang = gang = Supervisor.start_attempt(attempt)
         gang.tell(say.Subscribe(ref=cast("Any", CallbackSubscriber(f"{gang.actor_urn}-of-a-host", self.told))))
         start = cast("Reply[dict[int, int]]", gang.ask(say.Start(), block=False))
         threading.Thread(target=self._end, args=(gang,), name="supervise-host", daemon=True).start()
-        return start
+        started: Reply[dict[int, int]] = Reply()
+        start.add_done_callback(lambda: started.set({} if start.error() is not None else start.get(timeout=0)))
+        return started
 
     def _environment(self, given: Mapping[str, str], common: Mapping[str, str]) -> dict[str, str]:
         merged = {**common, **given}

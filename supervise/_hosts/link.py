@@ -225,7 +225,7 @@ class HostLink:
             self._repeat(
                 "launch",
                 envs,
-                done=lambda pids: self._step(decide.HostStarted(*here, pids)),
+                done=lambda pids: pids and self._step(decide.HostStarted(*here, pids)),
                 refused=lambda error: self._step(decide.HostNotStarted(*here, error)),
             )
         else:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 from supervise import notify
 
@@ -17,6 +18,15 @@ def failing() -> None:
     if os.environ["RANK"] == "3":
         raise ValueError("the 7th shard is empty")
     os.read(os.open("/proc/self/fd/0", os.O_RDONLY), 1)
+
+
+def unready() -> None:
+    """Become ready, and wait for a signal; rank 3 of a restart fails instead."""
+    if os.environ["RANK"] == "3" and os.environ["SUPERVISE_EPOCH"] != "0":
+        print("no checkpoint", file=sys.stderr)
+        sys.exit(7)
+    notify(ready=True)
+    signal.pause()
 
 
 def reporting() -> None:

@@ -22,6 +22,7 @@ from supervise import (
     SuperviseError,
 )
 from supervise.messages import WorkerExited
+from tests.hosts import ranks
 from tests.hosts.engine import ROOT, ProcessEngine, lost_node
 from tests.hosts.gangs import FOREVER, READY, RUNS, Gang, keeper_of, watched
 from tests.hosts.world import do_not_wait_for_the_lease
@@ -307,6 +308,20 @@ def test_the_limit_of_restarts_is_that_of_the_whole_gang(gangs: Any):
     said = [(each.attempt, each.max_restarts) for each in gang.messages.all if isinstance(each, GangRestarting)]
     assert said == [(1, 2), (2, 2)]
     assert result.restarts_total == 8
+
+
+def test_a_rank_that_fails_before_it_is_ready_in_a_restart_is_the_root_cause(gangs: Any):
+    """As on one host, with its exit code for the policy and its stderr. Only a first start fails because of it."""
+    policy = RestartPolicy(max_restarts=3, backoff=0.0, never_restart_exit_codes=frozenset({7}))
+    gang = gangs(entrypoint=ranks.unready, settings={"ready": "notify"}, restart_policy=policy)
+    gang.start()
+    gang.ask(Signal(sig=10, ranks=frozenset({0})))
+    result = gang.wait()
+    end = result.ends[3]
+    assert (result.outcome, result.root_cause, list(result.failures), end.exitcode) == ("failed", 3, [3], 7)
+    assert (end.stderr_tail, end.started_ns > 0) == ("no checkpoint", True)
+    assert {each.attempt for each in result.restarts} == {0}
+    assert [each["attempt"] for each in gang.events.all if each["event"] == "supervise.gang.started"] == [0]
 
 
 def fails_in_turn() -> str:
