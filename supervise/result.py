@@ -290,7 +290,8 @@ class RankEnd:
     host: str = ""
     """Name of its host in a gang across several hosts, else ``""``. Then `local_rank` is the rank on that host, and the
     times, the pid and the paths are those of that host: times of different hosts are not comparable. If the rank was
-    lost with its host, they are times of this process: that of the start of the host's ranks, and that of the loss."""
+    lost with its host, they are times of this process: that of the start of the host's ranks, and that of the loss, or
+    of the report of its end."""
 
 
 @record(kw_only=False)

@@ -65,7 +65,7 @@ MAY_IMPORT = {
     "_control": {"words", "wakeup", "_runtime", "_process", "_control"},  # a gang is known by its messages
     "_gang": {"words", "story", "wakeup", "_runtime", "_process", "_logs", "_core", "_control", "_gang"},
     "_tree": {"words", "wakeup", "_runtime", "_core", "_tree"},  # a gang is known by its messages
-    "_hosts": {"words", "wakeup", "_runtime", "_core", "_gang", "_hosts"},
+    "_hosts": {"words", "wakeup", "_runtime", "_core", "_logs", "_gang", "_hosts"},
     "_api": {"words", "story", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang", "_api"},
     "_torch": {"words", "story", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang", "_api", "_torch"},
     "agent": {"words", "supervise", "agent"},  # the public API only
