@@ -176,7 +176,8 @@ _HOST_METHODS = ("setup", "runtest", "teardown")
 FUNCTION = pytest.StashKey[Any]()
 """The function of a test of hypothesis, which the host replaces while it runs the gang."""
 _inherited: list[object] = []
-"""References to streams of the host. If a rank garbage-collected them, the rank would close or flush files of the host.
+"""References to streams and finalizers of the host. If a rank garbage-collected them, the rank would close or flush files
+of the host, or run the cleanup of a fixture of the host, whose generator Python closes.
 """
 
 
@@ -241,11 +242,13 @@ def _renew_log_file(config: pytest.Config) -> None:
 def _disown_fixtures(item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]]) -> None:
     """Remove the finalizers of the nodes and fixtures that the host has set up, because the host tears them down."""
     session: Any = item.session
-    session._setupstate.stack.pop(item)  # noqa: SLF001 - it is set up again here
-    for finalizers, _ in session._setupstate.stack.values():  # noqa: SLF001
+    stack = session._setupstate.stack  # noqa: SLF001
+    _inherited.append(stack.pop(item))  # it is set up again here
+    of_nodes = [finalizers for finalizers, _ in stack.values()]
+    # Both kinds: pytest-rerunfailures has copies of those of the nodes
+    for finalizers in (*of_nodes, *(each._finalizers for each in fixtures)):  # noqa: SLF001
+        _inherited.append(finalizers.copy())
         finalizers.clear()
-    for definition in fixtures:
-        definition._finalizers.clear()  # noqa: SLF001 - pytest-rerunfailures has copies of those of the nodes
 
 
 def run_phases(item: pytest.Item, plan: Plan, rank: int) -> None:

@@ -9,7 +9,7 @@ from tests.pytest_plugin.running import QUIET, Run, run, write
 pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # a corpus has many gangs
 
 TESTS = """
-    import decimal, json, logging, os, pathlib, sys, threading, time
+    import decimal, json, logging, os, pathlib, sys, tempfile, threading, time
     import pykka, pytest
 
     NOTES = pathlib.Path(__file__).with_name("notes")
@@ -51,6 +51,27 @@ TESTS = """
     @pytest.mark.ranks(2)
     def test_context(exact):
         assert decimal.getcontext().prec == 50
+
+    class Service:
+        def stop(self):
+            pass
+
+        def __del__(self):
+            (NOTES.parent / "stopped").touch()
+
+    @pytest.fixture(scope="module")
+    def host_folder(request):
+        request.addfinalizer(Service().stop)
+        with tempfile.TemporaryDirectory() as folder:
+            yield pathlib.Path(folder)
+
+    @pytest.mark.ranks(2)
+    def test_inherited_generator(host_folder):
+        assert host_folder.is_dir()
+
+    def test_of_host(host_folder):
+        assert host_folder.is_dir()
+        assert not (NOTES.parent / "stopped").exists()
 
     @pytest.mark.ranks(3)
     def test_places(rank, world_size, gang_tmp_path, tmp_path, rank_gather):
@@ -143,6 +164,8 @@ def fixtures(folder) -> Run:
     [
         "test_scopes",
         "test_without_ranks",
+        "test_inherited_generator",
+        "test_of_host",
         "test_places",
         "test_capsys",
         "test_capfd",
