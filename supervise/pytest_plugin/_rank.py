@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import bdb
+import contextlib
 import faulthandler
 import functools
 import logging
 import os
+import pickle
 import signal
 import sys
 import warnings
 from dataclasses import dataclass
 from os import getpid
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 from _pytest._code.code import ExceptionRepr
@@ -176,8 +178,8 @@ _HOST_METHODS = ("setup", "runtest", "teardown")
 FUNCTION = pytest.StashKey[Any]()
 """The function of a test of hypothesis, which the host replaces while it runs the gang."""
 _inherited: list[object] = []
-"""References to streams and finalizers of the host. If a rank garbage-collected them, the rank would close or flush files
-of the host, or run the cleanup of a fixture of the host, whose generator Python closes.
+"""References to streams and finalizers of the host. If a rank garbage-collected them, the rank would close or flush
+files of the host, or run the cleanup of a fixture, whose generator Python closes.
 """
 
 
@@ -355,7 +357,6 @@ def _as_data(warning: warnings.WarningMessage) -> list[Any]:
 # The rank gets the options of the host, as a worker of pytest-xdist does.
 
 
-_SIMPLE = (str, int, float, bool, type(None))
 _OFF: dict[str, Any] = {
     "dist": "no",
     "numprocesses": None,
@@ -385,25 +386,44 @@ class HostSession:
     """The facts that a rank needs to collect the test."""
 
     nodeid: str
+    arg: str
+    """The argument of pytest that selects the test."""
     args: list[str]
+    """The arguments of the host, which decide its rootdir, its configuration file and the first conftest files."""
     options: dict[str, Any]
+    pickled: dict[str, bytes]
+    """Values of other types: a conftest.py, which the rank imports later, may define their classes."""
     cwd: str
+    workerinput: dict[str, Any] | None
+    """What pytest-xdist tells its worker; None without workers."""
 
 
 def session_of(item: pytest.Item) -> HostSession:
     """Return the facts that the ranks of `item` need to collect it."""
     config = item.config
-    options: dict[str, Any] = {name: value for name, value in vars(config.option).items() if _travels(value)}
-    options.pop("file_or_dir", None)
+    given = vars(config.option).copy()
+    args: list[str] = given.pop("file_or_dir")
+    options: dict[str, Any] = {name: value for name, value in given.items() if _travels(value)}
     options["plugins"] = [*options.get("plugins", ()), "no:terminal"]
-    args = [str(item.path) + item.nodeid[len(item.nodeid.partition("::")[0]) :]]
-    return HostSession(nodeid=item.nodeid, args=args, options=options | _OFF, cwd=str(config.invocation_params.dir))
+    pickled = {}
+    for name in given.keys() - options.keys() - _OFF.keys():
+        with contextlib.suppress(Exception):
+            pickled[name] = pickle.dumps(given[name])
+    return HostSession(
+        nodeid=item.nodeid,
+        arg=str(item.path) + item.nodeid[len(item.nodeid.partition("::")[0]) :],
+        args=args,
+        options=options | _OFF,
+        pickled=pickled,
+        cwd=str(config.invocation_params.dir),
+        workerinput=getattr(config, "workerinput", None),
+    )
 
 
 def _travels(value: object) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(_travels(each) for each in value)
-    return isinstance(value, _SIMPLE)
+    if type(value) in (list, tuple):
+        return all(map(_travels, cast("list[object]", value)))
+    return type(value) in (str, int, float, bool, type(None))
 
 
 class _OneTest:
@@ -411,17 +431,21 @@ class _OneTest:
 
     def __init__(self, session: HostSession, plan: Plan, rank: int) -> None:
         self._session, self._plan, self._rank = session, plan, rank
+        self._item: pytest.Item | None = None
         self.found = False
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """Note the test, before hooks remove tests by their index, of which there is only one here."""
+        # The file of a test outside of the rootdir is named by the arguments, and so has another name here
+        if item.nodeid.partition("::")[2] == self._session.nodeid.partition("::")[2]:
+            self._item = item
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run the test."""
-        if not session.testsfailed:
-            for item in session.items:
-                # The file of a test outside of the rootdir is named by the arguments, and so has another name here
-                if item.nodeid.partition("::")[2] == self._session.nodeid.partition("::")[2]:
-                    self.found = True
-                    session.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        if self._item is not None and not session.testsfailed:
+            self.found = True
+            session.config.hook.pytest_runtest_protocol(item=self._item, nextitem=None)
         return True
 
     @pytest.hookimpl(tryfirst=True)
@@ -447,7 +471,11 @@ def run(session: HostSession, plan: Plan, rank: int) -> None:
     settle(plan, rank)
     os.chdir(session.cwd)
     _coverage.start(plan.measurement)
-    config = Config.fromdictargs(session.options, list(session.args))
+    config = Config.fromdictargs(session.options, session.args)
+    config.args = [session.arg]
+    vars(config.option).update((name, pickle.loads(value)) for name, value in session.pickled.items())
+    if session.workerinput is not None:
+        vars(config).update(workerinput=session.workerinput, workeroutput={})
     plugin = _OneTest(session, plan, rank)
     config.pluginmanager.register(plugin, "supervise-rank")
     code = config.hook.pytest_cmdline_main(config=config)

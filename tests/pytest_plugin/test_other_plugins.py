@@ -267,3 +267,45 @@ def test_without_the_plugin_of_temporary_folders_the_error_says_so(tmp_path):
     write(tmp_path, test_it="import pytest\n\n@pytest.mark.ranks(2)\ndef test_it(rank):\n    pass\n")
     done = run(tmp_path, *QUIET, "-p", "no:tmpdir")
     assert done.of("test_it")["text"] == "tests with ranks need tmp_path; omit -p no:tmpdir"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_spawned_rank_has_the_session_of_pytest(tmp_path, workers):
+    """Folder, option of a class of the conftest, and worker of xdist; and a test that a hook selects by its index."""
+    write(tmp_path)
+    with (tmp_path / "conftest.py").open("a") as file:
+        file.write("""
+import enum
+
+class Kind(enum.Enum):
+    BIG = "big"
+
+def pytest_addoption(parser):
+    parser.addoption("--kind", type=Kind, default=None)
+
+def pytest_collection_modifyitems(items):
+    del items[::2]
+""")
+    (tmp_path / "sub").mkdir()
+    write(
+        tmp_path / "sub",
+        test_it=f"""
+        import pytest
+
+        def test_removed():
+            pass
+
+        @pytest.mark.ranks(1, start_method="spawn")
+        def test_it(pytestconfig, worker_id, testrun_uid):
+            import conftest
+
+            assert str(pytestconfig.rootpath) == {str(tmp_path)!r}
+            assert pytestconfig.getoption("kind") is conftest.Kind.BIG
+            assert worker_id == ("gw0" if {workers} else "master")
+            assert testrun_uid == "given" or not {workers}
+        """,
+    )
+    (tmp_path / "sub" / "conftest.py").unlink()
+    done = run(tmp_path, *QUIET, "--kind=big", "-n", str(workers), "--testrunuid=given")
+    (called,) = [each for each in done.reports if each["when"] == "call"]
+    assert called["outcome"] == "passed", done.out
