@@ -80,23 +80,18 @@ _CAPTURED = "Captured "
 
 
 def add_sections(
-    item: pytest.Item,
-    folder: Folder,
-    order: Iterable[int],
-    records: dict[int, Record],
-    reports: dict[int, list[pytest.TestReport]],
+    item: pytest.Item, gang: Gang, order: Iterable[int], reports: dict[int, list[pytest.TestReport]]
 ) -> None:
     """Add the output and the logs of ranks to the test, as sections such as ``Captured stdout call [rank 2]``.
 
     Args:
         item: The test. Its later reports have these sections, too, like the sections of pytest's own capture.
-        folder: The folder of the gang.
+        gang: The gang, whose output is left out if it was shown at once.
         order: The ranks in the order to show.
-        records: Rank to the known facts about it.
         reports: Rank to the reports of its phases.
     """
     for rank in order:
-        for when, name, text in _written(folder, rank, records[rank]):
+        for when, name, text in () if gang.live else _written(gang.plan.folder, rank, gang.records[rank]):
             item.add_report_section(f"{when} [rank {rank}]", name, text)
         for title, text in _sections(reports[rank]):
             if title.startswith(_CAPTURED):
@@ -335,8 +330,7 @@ def _conclude(item: pytest.Item, gang: Gang, *, interrupted: bool) -> _verdict.V
     ranks = [_verdict.judge_rank(rank, record, reports[rank]) for rank, record in gang.records.items()]
     # The failed ranks in the order of their failures, then the others
     order = [each.rank for each in sorted(ranks, key=lambda each: (each.at_ns or float("inf"), each.rank))]
-    if not gang.live:
-        add_sections(item, gang.plan.folder, order, gang.records, reports)
+    add_sections(item, gang, order, reports)
     for each in reports.values():
         for name, value in each[-1].user_properties if each else ():
             if (name, value) not in item.user_properties:

@@ -121,22 +121,25 @@ def test_junit_has_the_failure_and_exitfirst_ends_the_run(tmp_path):
 
 
 def test_without_capture_the_output_comes_at_once_with_its_rank(tmp_path):
-    """And it is no section of the report."""
+    """And it is no section of the report, as the log is."""
     write(
         tmp_path,
         test_it="""
+        import logging
         import pytest
 
         @pytest.mark.ranks(2, grace_s=50)
         def test_it(rank):
             print("hello")
+            logging.getLogger().warning("from %d", rank)
             assert rank == 5
         """,
     )
     done = run(tmp_path, *QUIET, "-s")
     for rank in (0, 1):
         assert f"[rank {rank}]: hello\n" in done.out
-    assert done.of("test_it")["sections"] == []
+    logs = {title: text.split()[-1] for title, text in done.of("test_it")["sections"]}
+    assert logs == {f"Captured log call [rank {rank}]": str(rank) for rank in (0, 1)}
     done = run(tmp_path, *QUIET, "--capture=sys")
     assert "hello" in done.section("test_it", "Captured stdout call [rank 1]")
 
