@@ -40,6 +40,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_plugin_registered(plugin_name: str) -> None:
+    """Import the rest early if there is pytester, which removes the modules that a run of its own is first to import.
+
+    Parts of supervise would be imported twice in one process.
+    """
+    if plugin_name == "pytester":
+        from supervise._gang import later_modules
+        from supervise.pytest_plugin import _gang, _host  # noqa: F401
+
+        later_modules.load_all()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
     config.addinivalue_line("markers", _MARKER)

@@ -312,3 +312,25 @@ def pytest_collection_modifyitems(items):
     done = run(tmp_path, *QUIET, "--kind=big", "-n", str(workers), "--testrunuid=given")
     (called,) = [each for each in done.reports if each["when"] == "call"]
     assert called["outcome"] == "passed", done.out
+
+
+def test_gangs_run_beside_pytester(tmp_path):
+    """It removes the modules that its own run of pytest has imported, and a later gang imports them again."""
+    write(
+        tmp_path,
+        test_it="""
+        import pytest
+
+        pytest_plugins = "pytester"
+
+        def test_inner(pytester):
+            pytester.makepyfile("import pytest\\n@pytest.mark.ranks(1)\\ndef test_it(): pass")
+            pytester.runpytest_inprocess("-p", "no:randomly").assert_outcomes(passed=1)
+
+        @pytest.mark.ranks(1, timeout_s=9)
+        def test_outer():
+            pass
+        """,
+    )
+    done = run(tmp_path, *QUIET)
+    assert done.code == 0, done.out
