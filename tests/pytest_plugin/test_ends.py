@@ -196,3 +196,24 @@ def test_the_end_of_a_rank_ends_the_gather_of_the_others(tmp_path):
         """,
     )
     assert run(tmp_path, *QUIET).of("test_it")["outcome"] == "passed"
+
+
+def test_the_limit_of_a_test_holds_for_the_start_of_its_ranks(tmp_path):
+    """Here, there is no reply to the start, and the one to the request for stacks is None, which hides nothing."""
+    write(
+        tmp_path,
+        test_it="""
+        import types
+        import pytest, supervise
+        from supervise.pytest_plugin import _gang
+
+        subscriber = types.SimpleNamespace(actor_urn="odd", tell=id)
+        _gang.Start, _gang.Stacks = supervise.Wait, lambda ranks: supervise.Subscribe(ref=subscriber)
+
+        @pytest.mark.ranks(1, timeout_s=1)
+        def test_it():
+            pass
+        """,
+    )
+    done = run(tmp_path, *QUIET)
+    assert "timeout: rank 0 of 1 still running after" in done.of("test_it")["text"]
