@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-import time
 import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -23,7 +22,7 @@ from supervise import (
     WorkerExited,
 )
 from supervise.pytest_plugin._coverage import add_data
-from supervise.pytest_plugin._gather import HOST, Bell, Folder, Plan
+from supervise.pytest_plugin._gather import HOST, Bell, Folder, Plan, Unpatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -168,7 +167,7 @@ class Gang:
             ends.callback(_close, supervisor)
             try:
                 supervisor.ask(Subscribe(ref=cast("Any", self)), timeout=_REPLY_S)
-                start_s = time.monotonic()
+                start_s = Unpatched.monotonic()
                 try:
                     supervisor.ask(Start(), timeout=self.plan.timeout_s or _START_S)
                 except pykka.Timeout:
@@ -197,7 +196,7 @@ class Gang:
             records = self.records.values()
             if all(record.exited is not None for record in records):
                 return
-            now_s = time.monotonic()
+            now_s = Unpatched.monotonic()
             if trouble_s is None and any(record.is_trouble for record in records):
                 trouble_s = now_s
             if done_s is None and all(record.is_complete or record.exited is not None for record in records):

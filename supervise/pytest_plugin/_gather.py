@@ -3,23 +3,19 @@
 The folder has the files by which ranks and host communicate, and the FIFOs that wake the readers. Each rank appends one
 line of JSON to its journal after each phase. A process that waits for a file reads its own FIFO; the writer of the file
 then writes one byte to it. So no side polls, and both start methods work alike.
-
-The modules of the ranks import functions such as `dumps` by name: while they report, a test may have replaced
-`json.dumps`, `os.getpid` or `time.monotonic`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
 import select
+import time
 from dataclasses import dataclass
-from json import dumps, loads
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from supervise._files import closing
 from supervise._printable import ranks_as_text
 from supervise.recording import text_of
 
@@ -30,6 +26,18 @@ if TYPE_CHECKING:
 
 HOST = "host"
 """The name of the host among the owners of a FIFO; ranks have their numbers."""
+
+
+class Unpatched:
+    """Functions of Python that a test may have replaced while supervise needs them.
+
+    `unittest.mock` replaces them in their own modules, freezegun in each module that has them, but not in this class.
+    """
+
+    access, close, fstat, getpid, open = os.access, os.close, os.fstat, os.getpid, os.open
+    read, rename, stat, write = os.read, os.rename, os.stat, os.write
+    dumps = json.dumps
+    monotonic, monotonic_ns = time.monotonic, time.monotonic_ns
 
 
 class Folder:
@@ -72,26 +80,29 @@ class Folder:
     def ring(self, name: object) -> None:
         """Wake the owner of a FIFO. A full FIFO wakes it, too."""
         flags = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
-        with contextlib.suppress(OSError), closing(os.open(self._bell(name), flags)) as fd:
-            os.write(fd, b"!")
+        with contextlib.suppress(OSError), contextlib.ExitStack() as end:
+            fd = Unpatched.open(self._bell(name), flags)
+            end.callback(Unpatched.close, fd)
+            Unpatched.write(fd, b"!")
 
     def hold(self, rank: int) -> None:
         """Open a rank's journal ahead of its test, which may use up the descriptors. In the rank."""
         fd = self._open(rank)
-        self._held = fd, os.fstat(fd)
+        self._held = fd, Unpatched.fstat(fd)
 
     def append(self, rank: int, entry: dict[str, Any]) -> None:
         """Append a line to a rank's journal, and wake the host. A value that JSON lacks becomes its text."""
         held = self._held is not None and _is_open(*self._held)
         fd = self._held[0] if self._held is not None and held else self._open(rank)
-        with os.fdopen(fd, "wb", buffering=0, closefd=not held) as file:
-            data = memoryview(dumps(entry, default=text_of).encode() + b"\n")
-            while data:
-                data = data[file.write(data) :]
+        data = memoryview(Unpatched.dumps(entry, default=text_of).encode() + b"\n")
+        while data:
+            data = data[Unpatched.write(fd, data) :]
+        if not held:
+            Unpatched.close(fd)
         self.ring(HOST)
 
     def _open(self, rank: int) -> int:
-        return os.open(self._journal(rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return Unpatched.open(self._journal(rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def journal(self, rank: int) -> list[dict[str, Any]]:
         """Return the complete lines of a rank's journal."""
@@ -99,7 +110,7 @@ class Folder:
             content = self._journal(rank).read_bytes()
         except FileNotFoundError:
             return []
-        return [loads(line) for line in content.split(b"\n")[:-1]]
+        return [json.loads(line) for line in content.split(b"\n")[:-1]]
 
     def clean(self, world_size: int) -> None:
         """Remove everything but the folders that tests see."""
@@ -119,7 +130,7 @@ class Folder:
 def _is_open(fd: int, opened: os.stat_result) -> bool:
     """Return whether a descriptor is still that of a file: the test may have closed it, and opened another."""
     try:
-        return os.path.samestat(os.fstat(fd), opened)
+        return os.path.samestat(Unpatched.fstat(fd), opened)
     except OSError:
         return False
 
@@ -129,7 +140,7 @@ class Bell:
 
     def __init__(self, path: Path) -> None:
         """Open the FIFO for both directions, so that it never reaches EOF."""
-        self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._fd = Unpatched.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
 
@@ -138,14 +149,14 @@ class Bell:
         __tracebackhide__ = True  # where a signal handler of another plugin may raise
         left_ms = None
         if deadline_s is not None:
-            left_ms = min(max(0.0, deadline_s - monotonic()) * 1000 + 1, 2**31 - 1)
+            left_ms = min(max(0.0, deadline_s - Unpatched.monotonic()) * 1000 + 1, 2**31 - 1)
         if self._poll.poll(left_ms):
             with contextlib.suppress(BlockingIOError):
-                os.read(self._fd, 65536)
+                Unpatched.read(self._fd, 65536)
 
     def close(self) -> None:
         """Close the descriptor."""
-        os.close(self._fd)
+        Unpatched.close(self._fd)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,17 +220,17 @@ class RankGather:
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if not isinstance(timeout_s, (int, float)) or not timeout_s >= 0:
             raise ValueError(f"rank_gather: timeout_s is {timeout_s!r}; give a number of seconds")
-        deadline_s = monotonic() + timeout_s
+        deadline_s = Unpatched.monotonic() + timeout_s
         call, self._calls = self._calls, self._calls + 1
         self._give(call, value)
         with contextlib.closing(self.folder.bell(self.rank)) as bell:
             while missing := self._missing(call):
                 # Check the ends, then the values again: a rank gives its value before it ends
-                gone = [rank for rank in missing if self.folder.ended(rank).exists()]
+                gone = [rank for rank in missing if Unpatched.access(self.folder.ended(rank), os.F_OK)]
                 gone = [rank for rank in gone if rank in self._missing(call)]
                 if gone:
                     raise RankGatherError(f"rank_gather: {ranks_as_text(gone)} ended before call number {call + 1}")
-                if monotonic() >= deadline_s:
+                if Unpatched.monotonic() >= deadline_s:
                     raise RankGatherError(
                         f"rank_gather: {ranks_as_text(missing)} did not make call number {call + 1}"
                         f" within {timeout_s:g} s"
@@ -238,7 +249,7 @@ class RankGather:
         path = self.folder.value(call, self.rank)
         new = path.with_suffix(".new")
         new.write_bytes(data)
-        new.rename(path)
+        Unpatched.rename(new, path)
         for rank in range(self.world_size):
             if rank != self.rank:
                 self.folder.ring(rank)
@@ -247,7 +258,7 @@ class RankGather:
                 os.unlink(self.folder.value(call - 2, self.rank))
 
     def _missing(self, call: int) -> list[int]:
-        return [rank for rank in range(self.world_size) if not self.folder.value(call, rank).exists()]
+        return [rank for rank in range(self.world_size) if not Unpatched.access(self.folder.value(call, rank), os.F_OK)]
 
 
 here: RankGather | None = None

@@ -13,8 +13,6 @@ import signal
 import sys
 import warnings
 from dataclasses import dataclass
-from os import getpid
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
@@ -23,7 +21,7 @@ from _pytest.capture import CaptureManager, MultiCapture
 from _pytest.runner import CallInfo
 
 from supervise.pytest_plugin import _coverage, _gather
-from supervise.pytest_plugin._gather import RankGather
+from supervise.pytest_plugin._gather import RankGather, Unpatched
 from supervise.pytest_plugin._mark import MarkError
 from supervise.recording import text_of
 
@@ -135,7 +133,7 @@ class Subtests:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the report of a subtest if it has failed, and its output, which pytest has captured for it alone."""
         if report.failed:
-            self._failed.append((monotonic_ns(), report))
+            self._failed.append((Unpatched.monotonic_ns(), report))
         of_the_test = len(self._item._report_sections)  # noqa: SLF001 - pytest has no public way
         self._sections += [(title, text) for title, text in report.sections[of_the_test:] if title in _STREAMS]
 
@@ -280,16 +278,16 @@ class _Phases:
 
     def __init__(self, item: pytest.Item, plan: Plan, rank: int, subtests: Subtests) -> None:
         self._item, self._plan, self._rank, self._subtests = item, plan, rank, subtests
-        self._pid = getpid()
+        self._pid = Unpatched.getpid()
         self._interruptible = self._stopped = False
         self.warnings: list[warnings.WarningMessage] | None = None
 
     def stop(self, number: int, _frame: object) -> None:
         """Handle SIGTERM: raise `Stopped`, once and only during a phase."""
         __tracebackhide__ = True
-        if getpid() != self._pid:  # a process that the test has forked
+        if Unpatched.getpid() != self._pid:  # a process that the test has forked
             signal.signal(number, signal.SIG_DFL)
-            os.kill(getpid(), number)
+            os.kill(Unpatched.getpid(), number)
             return
         if self._interruptible and not self._stopped:
             self._stopped = True
@@ -303,9 +301,9 @@ class _Phases:
             return False
         _coverage.name_context(self._plan.measurement, self._item.nodeid, when)
         call = CallInfo.from_call(functools.partial(self._guarded, phase), when=when)
-        if getpid() != self._pid:  # the test has forked, and the child has returned from it
+        if Unpatched.getpid() != self._pid:  # the test has forked, and the child has returned from it
             os._exit(0 if call.excinfo is None else 1)
-        ended_ns = monotonic_ns()
+        ended_ns = Unpatched.monotonic_ns()
         item, config = self._item, self._item.config
         report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
         at_ns = self._subtests.decide(report, ended_ns)
@@ -340,7 +338,7 @@ class _Phases:
         for name in ("stdout", "stderr"):
             try:
                 getattr(sys, name).flush()
-                sizes[name] = os.stat(self._plan.folder.stream(self._rank, name)).st_size
+                sizes[name] = Unpatched.stat(self._plan.folder.stream(self._rank, name)).st_size
             except (AttributeError, OSError, ValueError):  # the test has closed or replaced the stream
                 sizes[name] = 0
         return sizes

@@ -9,7 +9,7 @@ from tests.pytest_plugin.running import QUIET, Run, run, write
 pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # a corpus has many gangs
 
 TESTS = """
-    import decimal, json, logging, os, pathlib, sys, tempfile, threading, time
+    import decimal, json, logging, os, pathlib, sys, tempfile, threading, time, unittest.mock
     import pykka, pytest
 
     NOTES = pathlib.Path(__file__).with_name("notes")
@@ -109,6 +109,38 @@ TESTS = """
         assert rank_gather(rank) == [0, 1]
 
     @pytest.mark.ranks(2)
+    @pytest.mark.parametrize("effect", [None, ValueError])
+    @pytest.mark.parametrize("name", ["open", "stat", "rename"])
+    def test_mocked(monkeypatch, rank, rank_gather, name, effect):
+        monkeypatch.setattr(os, name, unittest.mock.Mock(side_effect=effect))
+        assert rank_gather(rank) == [0, 1]
+
+    @pytest.fixture
+    def frozen(monkeypatch):  # as freezegun does it
+        fakes = {id(time.monotonic): lambda: 0.0, id(time.monotonic_ns): lambda: 0}
+        for module in list(sys.modules.values()):
+            for name, value in list(vars(module).items()):
+                if id(value) in fakes:
+                    monkeypatch.setattr(module, name, fakes[id(value)])
+
+    def end_of(rank, folder):
+        while not (folder.parent / f"ended-{rank}").exists():
+            time.sleep(0.01)
+
+    @pytest.mark.ranks(2, timeout_s=9)
+    def test_frozen_gather(frozen, rank, rank_gather, gang_tmp_path):
+        if rank:
+            return end_of(0, gang_tmp_path)
+        with pytest.raises(Exception, match="did not make call"):
+            rank_gather(timeout_s=0.1)
+
+    @pytest.mark.ranks(2, grace_s=50)
+    def test_frozen_failure(frozen, rank, gang_tmp_path):
+        if not rank:
+            end_of(1, gang_tmp_path)
+        raise ValueError(rank)
+
+    @pytest.mark.ranks(2)
     def test_actors():
         assert pykka.ActorRegistry.stop_all() == []
 
@@ -170,6 +202,8 @@ def fixtures(folder) -> Run:
         "test_capsys",
         "test_capfd",
         "test_replaced",
+        *(f"test_mocked[{name}-{effect}]" for name in ("open", "stat", "rename") for effect in ("None", "ValueError")),
+        "test_frozen_gather",
         "test_actors",
         "test_log",
     ],
@@ -185,6 +219,11 @@ def test_a_fork_inherits_what_outlives_the_test_and_sets_up_the_rest(fixtures, f
     assert notes.count("own up") == notes.count("own down") == 3
     assert notes.count("late down") == 3
     assert notes.count("shared up") == notes.count("shared down") == 3  # the host, and two spawned ranks
+
+
+def test_the_first_failure_is_known_while_time_stands_still(fixtures):
+    """A rank reads a clock that freezegun does not replace."""
+    assert "rank 1 of 2 failed first" in fixtures.of("test_frozen_failure")["text"]
 
 
 def test_two_captures_are_an_error_as_in_pytest(fixtures):
