@@ -92,6 +92,9 @@ class Folder:
 
     def append(self, rank: int, entry: dict[str, Any]) -> None:
         """Append a line to a rank's journal, and wake the host. A value that JSON lacks becomes its text."""
+        entry["report"]["user_properties"] = [
+            (name, _plain(value)) for name, value in entry["report"]["user_properties"]
+        ]
         held = self._held is not None and _is_open(*self._held)
         fd = self._held[0] if self._held is not None and held else self._open(rank)
         data = memoryview(Unpatched.dumps(entry, default=text_of).encode() + b"\n")
@@ -125,6 +128,15 @@ class Folder:
 
     def _journal(self, rank: int) -> Path:
         return self.root / f"journal-{rank}.jsonl"
+
+
+def _plain(value: object) -> object:
+    """Return a value, or its text if it contains itself, or a key that JSON lacks."""
+    try:
+        Unpatched.dumps(value, default=text_of)
+    except (TypeError, ValueError, RecursionError):
+        return text_of(value)
+    return value
 
 
 def _is_open(fd: int, opened: os.stat_result) -> bool:

@@ -192,6 +192,10 @@ TESTS = """
         record_property("size", 2)
         record_property("rank", rank)
         record_property("loss", Fraction(1, 2))
+        record_property("losses", {(1, 2): 3})
+        circle = []
+        circle.append(circle)
+        record_property("circle", circle)
         with pytest.warns(DeprecationWarning), pytest.raises(ZeroDivisionError):
             warnings.warn("caught", DeprecationWarning)
             1 / 0
@@ -447,7 +451,9 @@ def test_warnings_and_properties_of_ranks_arrive_once(outcomes):
     assert outcomes.out.count("FutureWarning: from each rank") == 1
     assert "DeprecationWarning: caught" not in outcomes.out
     assert sorted(map(tuple, outcomes.of("test_warns")["properties"])) == [
+        ("circle", "[[...]]"),
         ("loss", "1/2"),
+        ("losses", "{(1, 2): 3}"),
         ("rank", 0),
         ("rank", 1),
         ("size", 2),
