@@ -365,7 +365,7 @@ def _raise(gang: Gang, verdict: _verdict.Verdict) -> None:
         ranks = ranks_as_text(rank for _, rank, *rest in exits if rest == [reason, returncode])
         pytest.exit(f"{ranks}: {reason}", returncode)
     if verdict.wasxfail is not None and verdict.outcome == "skipped":
-        raise RanksError(verdict.wasxfail)
+        pytest.xfail(verdict.wasxfail)
     if verdict.outcome == "skipped":
         pytest.skip(verdict.summary)
     if verdict.outcome == "failed":

@@ -334,3 +334,21 @@ def test_gangs_run_beside_pytester(tmp_path):
     )
     done = run(tmp_path, *QUIET)
     assert done.code == 0, done.out
+
+
+def test_a_hook_sees_an_expected_failure_as_such(tmp_path):
+    """Also a hook that comes before those of pytest, and a failure that only the test itself expects."""
+    write(tmp_path, test_it="import pytest\n@pytest.mark.ranks(1)\ndef test_it():\n    pytest.xfail('known')\n")
+    with (tmp_path / "conftest.py").open("a") as file:
+        file.write("""
+import pytest
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(call):
+    report = yield
+    if call.when == "call":
+        FILE.with_name("outcome").write_text(report.outcome)
+    return report
+""")
+    assert run(tmp_path, *QUIET).code == 0
+    assert (tmp_path / "outcome").read_text() == "skipped"
