@@ -361,6 +361,7 @@ _OFF: dict[str, Any] = {
     "tx": [],
     "usepdb": False,
     "trace": False,
+    "allure_report_dir": None,
     "basetemp": None,
     "capture": "no",
     "cacheclear": False,

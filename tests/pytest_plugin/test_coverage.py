@@ -133,11 +133,11 @@ def test_coverage_run_counts_the_lines_of_each_process(tmp_path, option):
 
 
 def test_a_spawned_rank_overwrites_no_file_of_pytest(tmp_path):
-    """Neither the log file nor the cache nor the report for JUnit, whose options the rank has as well."""
+    """Neither the log file nor the cache nor a report for JUnit or allure, whose options the rank has as well."""
     write(
         tmp_path,
         test_it="""
-        import logging, pathlib
+        import logging, os, pathlib
         import pytest
 
         def test_first(pytestconfig):
@@ -152,9 +152,26 @@ def test_a_spawned_rank_overwrites_no_file_of_pytest(tmp_path):
             assert "from the first test" in pathlib.Path("log.txt").read_text()
             assert pytestconfig.cache.get("of/tests", None) == 1
             assert not pathlib.Path("junit.xml").exists()
+            assert pathlib.Path("allure").read_text() == str(os.getpid())
         """,
     )
+    with (tmp_path / "conftest.py").open("a") as file:
+        file.write("""
+def pytest_addoption(parser):
+    parser.addoption("--alluredir", dest="allure_report_dir")
+
+def pytest_sessionstart(session):
+    if session.config.option.allure_report_dir:
+        FILE.with_name(session.config.option.allure_report_dir).write_text(str(os.getpid()))
+""")
     words = [word for word in QUIET if word != "no:cacheprovider"]
-    options = ["-p", "cacheprovider", "--log-file=log.txt", "--cache-clear", "--junitxml=junit.xml"]
+    options = [
+        "-p",
+        "cacheprovider",
+        "--log-file=log.txt",
+        "--cache-clear",
+        "--junitxml=junit.xml",
+        "--alluredir=allure",
+    ]
     done = run(tmp_path, *words[1:], *options)
     assert done.code == 0, done.out
