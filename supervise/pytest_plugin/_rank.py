@@ -388,7 +388,7 @@ class HostSession:
     arg: str
     """The argument of pytest that selects the test."""
     args: list[str]
-    """The arguments of the host, which decide its rootdir, its configuration file and the first conftest files."""
+    """Those of the host that decide its first plugins, its rootdir, its configuration and its first conftest files."""
     options: dict[str, Any]
     pickled: dict[str, bytes]
     """Values of other types: a conftest.py, which the rank imports later, may define their classes."""
@@ -411,7 +411,7 @@ def session_of(item: pytest.Item) -> HostSession:
     return HostSession(
         nodeid=item.nodeid,
         arg=str(item.path) + item.nodeid[len(item.nodeid.partition("::")[0]) :],
-        args=args,
+        args=[*(f"-p{name}" for name in given["plugins"]), *args],
         options=options | _OFF,
         pickled=pickled,
         cwd=str(config.invocation_params.dir),

@@ -275,7 +275,7 @@ def test_without_the_plugin_of_temporary_folders_the_error_says_so(tmp_path):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_spawned_rank_has_the_session_of_pytest(tmp_path, workers):
     """Folder, option of a class of the conftest, and worker of xdist; and a test that a hook selects by its index."""
-    write(tmp_path)
+    write(tmp_path, early="def pytest_load_initial_conftests(early_config):\n    early_config.is_early = True\n")
     with (tmp_path / "conftest.py").open("a") as file:
         file.write("""
 import enum
@@ -304,12 +304,13 @@ def pytest_collection_modifyitems(items):
 
             assert str(pytestconfig.rootpath) == {str(tmp_path)!r}
             assert pytestconfig.getoption("kind") is conftest.Kind.BIG
+            assert {workers} or pytestconfig.is_early  # a worker of pytest-xdist gets -p late
             assert worker_id == ("gw0" if {workers} else "master")
             assert testrun_uid == "given" or not {workers}
         """,
     )
     (tmp_path / "sub" / "conftest.py").unlink()
-    done = run(tmp_path, *QUIET, "--kind=big", "-n", str(workers), "--testrunuid=given")
+    done = run(tmp_path, *QUIET, "--kind=big", "-p", "early", "-n", str(workers), "--testrunuid=given")
     (called,) = [each for each in done.reports if each["when"] == "call"]
     assert called["outcome"] == "passed", done.out
 
