@@ -6,12 +6,16 @@ when the first marked test is collected.
 
 from __future__ import annotations
 
+import contextlib
+import sys
+
 import pytest
 
 TYPE_CHECKING = False  # without an import of typing
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
+    from types import ModuleType
 
     from supervise.pytest_plugin._gather import RankGather
 
@@ -19,6 +23,24 @@ _MARKER = (
     "ranks(counts, *, timeout_s=None, grace_s=None, start_method='fork'): run the test in every rank of a gang of"
     " processes; a list of counts runs it once for each (plugin of supervise)"
 )
+
+
+_modules: dict[str, ModuleType] = {}
+"""The modules of `kept_modules`, by name."""
+
+
+@contextlib.contextmanager
+def kept_modules() -> Generator[None]:
+    """Keep the modules that supervise imports in the block, and restore those of earlier blocks.
+
+    pytester and `mock.patch.dict` remove modules that were first imported meanwhile. If only some modules of supervise
+    were imported again, their classes would not be those that the others know.
+    """
+    sys.modules.update({**_modules, **sys.modules})
+    try:
+        yield
+    finally:
+        _modules.update(each for each in sys.modules.items() if each[0].startswith(("supervise.", "pykka")))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,18 +62,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_plugin_registered(plugin_name: str) -> None:
-    """Import the rest early if there is pytester, which removes the modules that a run of its own is first to import.
-
-    Parts of supervise would be imported twice in one process.
-    """
-    if plugin_name == "pytester":
-        from supervise._gang import later_modules
-        from supervise.pytest_plugin import _gang, _host  # noqa: F401
-
-        later_modules.load_all()
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
     config.addinivalue_line("markers", _MARKER)
@@ -71,11 +81,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """Prepare the marked tests."""
     yield
-    for item in items:
-        if item.get_closest_marker("ranks") is not None:
+    marked = [item for item in items if item.get_closest_marker("ranks") is not None]
+    if marked:
+        with kept_modules():
             from supervise.pytest_plugin import _host
 
-            _host.prepare(item)
+            for item in marked:
+                _host.prepare(item, kept_modules)
 
 
 def _here(fixture: str) -> RankGather:

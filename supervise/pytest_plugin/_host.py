@@ -21,6 +21,7 @@ from supervise.pytest_plugin._mark import MarkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from supervise.pytest_plugin._gang import Gang, Record
@@ -205,8 +206,8 @@ class Hooks:
         return report
 
 
-def prepare(item: pytest.Item) -> None:
-    """Make a marked test start a gang.
+def prepare(item: pytest.Item, kept_modules: Callable[[], AbstractContextManager[None]]) -> None:
+    """Make a marked test start a gang, in a block of `kept_modules`.
 
     Raises:
         UsageError: The mark is not valid.
@@ -226,7 +227,7 @@ def prepare(item: pytest.Item) -> None:
     if not manager.has_plugin(_HOOKS):
         manager.register(Hooks(), _HOOKS)
     vars(item)["setup"] = functools.partial(_set_up, item, settings)
-    vars(item)["runtest"] = functools.partial(_run, item, settings)
+    vars(item)["runtest"] = functools.partial(_run, item, settings, kept_modules)
     vars(item)["teardown"] = lambda: None  # `_set_up` has not set up the test itself
 
 
@@ -243,7 +244,7 @@ def _set_up(item: pytest.Item, settings: _mark.Settings) -> None:
             funcargs[name] = request.getfixturevalue(name)
 
 
-def _run(item: pytest.Item, settings: _mark.Settings) -> None:
+def _run(item: pytest.Item, settings: _mark.Settings, kept_modules: Callable[[], AbstractContextManager[None]]) -> None:
     """Run the test in its ranks."""
     __tracebackhide__ = True
     (world_size,) = settings.counts
@@ -256,7 +257,7 @@ def _run(item: pytest.Item, settings: _mark.Settings) -> None:
         budget = _mark.budget(item.config)
         debugged = _rank.chosen(item.config, world_size, settings.start_method)
         opened = contextlib.nullcontext() if debugged is None else closing(_rank.opened(debugged))
-        with opened as terminal, slots(shared_base / _SLOTS, budget, world_size):
+        with opened as terminal, slots(shared_base / _SLOTS, budget, world_size), kept_modules():
             folder = Folder(factory.mktemp(f"{item.name[:30]}-ranks".replace("/", "-").replace("[", "-")))
             folder.make(world_size)
             _conduct(item, _gang(item, settings, folder, debugged, terminal))

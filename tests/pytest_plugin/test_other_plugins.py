@@ -315,11 +315,14 @@ def pytest_collection_modifyitems(items):
     assert called["outcome"] == "passed", done.out
 
 
-def test_gangs_run_beside_pytester(tmp_path):
-    """It removes the modules that its own run of pytest has imported, and a later gang imports them again."""
+@pytest.mark.parametrize("selected", ["inner or after", "patched"])
+def test_gangs_run_while_modules_are_removed(tmp_path, selected):
+    """By pytester and by a fixture, which remove those that were imported meanwhile."""
     write(
         tmp_path,
         test_it="""
+        import sys
+        from unittest import mock
         import pytest
 
         pytest_plugins = "pytester"
@@ -329,11 +332,20 @@ def test_gangs_run_beside_pytester(tmp_path):
             pytester.runpytest_inprocess("-p", "no:randomly").assert_outcomes(passed=1)
 
         @pytest.mark.ranks(1, timeout_s=9)
-        def test_outer():
+        def test_after():
+            pass
+
+        @pytest.fixture(scope="module", params=[1, 2])
+        def patch():
+            with mock.patch.dict(sys.modules):
+                yield
+
+        @pytest.mark.ranks(1, timeout_s=9)
+        def test_patched(patch):
             pass
         """,
     )
-    done = run(tmp_path, *QUIET)
+    done = run(tmp_path, *QUIET, "-k", selected)
     assert done.code == 0, done.out
 
 
