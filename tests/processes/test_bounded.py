@@ -44,6 +44,7 @@ WITHOUT_END = {
         "self.actor_stopped.wait()",
     ): "a daemon thread: the thread that abandons the Tail stops it next",
     ("_hosts/host.py", "gang.ask(say.Close())"): "on the same thread: the Supervisor's own limits end it",
+    ("_hosts/supervisor.py", "self._orders.get()"): "a daemon thread of its own, which gets a last order at the end",
     ("_hosts/host.py", "self.stop(SIGKILL, 0.0)"): "a method that tells the Supervisor, and waits for nothing",
     ("ray/engine.py", "future.result()"): "in the callback of a future that is done",
     ("ray/engine.py", "thread.join()"): "on a thread of its own: calls of Ray, which must end before the connection",
