@@ -232,7 +232,7 @@ def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stoppe
         rank,
         end.pid,
         LOST_CODE if end.exitcode is None else end.exitcode,
-        "" if (stopped or fault is not None) and not recorded else attempt.dest.error_files.get(rank, ""),
+        attempt.dest.error_files.get(rank, "") if end.pid and (recorded or not (stopped or fault)) else "",
         message=message,
         timestamp_ns=end.ended_ns + to_wall_ns,
     )

@@ -349,7 +349,8 @@ def _ended(gang: HostsGang, event: HostEnded, now_ns: int) -> list[Action]:
         return []
     host.state, host.result = "ended", event.result  # also for a host that counted as lost but has answered since then
     outcome = event.result.outcome
-    unready = outcome == "failed" and gang.notifies and gang.started  # perhaps: a rank may have failed before
+    ran = all(end.pid for end in event.result.ends.values())
+    unready = outcome == "failed" and gang.started and (gang.notifies or not ran)  # perhaps, if ranks notify
     if not host.pids and outcome in ("succeeded", "failed") and not unready:
         # The reply to the launch is late, because the network does not keep the order of replies and news.
         host.pids = {local: end.pid for local, end in event.result.ends.items() if end.pid is not None}
@@ -418,13 +419,14 @@ def _failed_start(gang: HostsGang) -> Finish:
             return Finish(SuperviseError(f"host {number} did not start its ranks: {host.lost}"))
     for number in gang.causes:
         host = gang.hosts[number]
-        if (end := host.failed_first) is not None:
-            failure = None if host.result is None else host.result.failures.get(end.local_rank)
-            how = ending(end.exitcode)
+        root = None if host.result is None else host.result.root_cause
+        failure = None if host.result is None or root is None else host.result.failures[root]
+        if (found := failure or host.failed_first) is not None:
+            how = ending(found.exitcode)
             if failure is not None and isinstance(failure.message, dict):  # the exception that it has recorded
                 said = str(failure.message.get("message")).partition("\n")[0]
                 how = f"{how}, {one_line(said)}"
-            rank, code = end.local_rank, end.exitcode
+            rank, code = found.local_rank, found.exitcode
             error = SpawnError(how, local_rank=rank, exitcode=code, what="failed before all hosts had started")
             return Finish(error, number)
     return Finish(SuperviseError("the gang ended before its start was complete"))

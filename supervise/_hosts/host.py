@@ -236,6 +236,8 @@ class Host:
         self._lock = threading.Lock()
         self._gang: pykka.ActorRef[Supervisor] | None = None
         self._start: Reply[dict[int, int]] | None = None
+        self._starting: Reply[dict[int, int]] | None = None
+        """The reply of the host's Supervisor. A reply that waits for another one is not held by that one."""
         self._told_to_stop = False
 
     def address(self, *, node_id: str, ip: str) -> HostAddress:
@@ -295,7 +297,7 @@ class Host:
         self._news.add("logs", (dict(attempt.dest.stdouts), dict(attempt.dest.stderrs)))
         self._gang = gang = Supervisor.start_attempt(attempt)
         gang.tell(say.Subscribe(ref=cast("Any", CallbackSubscriber(f"{gang.actor_urn}-of-a-host", self.told))))
-        start = cast("Reply[dict[int, int]]", gang.ask(say.Start(), block=False))
+        self._starting = start = cast("Reply[dict[int, int]]", gang.ask(say.Start(), block=False))
         threading.Thread(target=self._end, args=(gang,), name="supervise-host", daemon=True).start()
         started: Reply[dict[int, int]] = Reply()
         start.add_done_callback(lambda: started.set({} if start.error() is not None else start.get(timeout=0)))

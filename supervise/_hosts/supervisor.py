@@ -142,6 +142,8 @@ def start_error(error: BaseException, where: str, first: int) -> BaseException:
         text = f"{why} (local rank {error.local_rank} of {where})"
         rank = first + error.local_rank
         found = SpawnError(text, local_rank=rank, exitcode=error.exitcode, what=error.what, role=error.role)
+        for note in getattr(error, "__notes__", ()):
+            found.add_note(note)
     elif isinstance(error, SpecError):
         found = SpecError(f"{where}: {error}")
     elif isinstance(error, OSError) and error.errno is not None:
@@ -400,7 +402,7 @@ class HostsSupervisor(GangShell):
             raise SpecError(f"{name}: the gang was started or closed before (it is {phase}); make another to run it")
         reply = self._replies.begin("start")
         if self._plan.timeout_s is not None:
-            self.loop.call_later(self._plan.timeout_s, partial(self._step, steps.TimeUp()))
+            self.loop.call_later(self._plan.timeout_s, self._time_up)
         self._step(steps.StartAsked())
         return reply
 
@@ -470,6 +472,10 @@ class HostsSupervisor(GangShell):
         grace_s = float(self._plan.settings.get("grace", GRACE_S))
         self._drain_s = min(self._drain_s, max(grace_s if timeout_s is None else timeout_s, MIN_DRAIN_S))
         self.loop.call_later(self._drain_s, self._drain.fire)
+
+    def _time_up(self) -> None:
+        self._bound_drain(None)
+        self._step(steps.TimeUp())
 
     # The core
 
@@ -619,8 +625,7 @@ class HostsSupervisor(GangShell):
         message = say.GangFinished(result=result, error=error)
         self._drain = self.loop.call_at(math.inf, partial(self._guarded, self._publish, message))
         self._output.put(CancelToken.is_set, partial(self.loop.post, self._drain.fire))
-        if self._gang.stopping in ("close", "timeout"):
-            self._bound_drain(None)
+        self.loop.call_later(self._drain_s, self._drain.fire)
 
     def _publish(self, message: GangFinished) -> None:
         """Publish the end of the gang, whose output is shown or has had its time."""
@@ -740,7 +745,8 @@ class HostsSupervisor(GangShell):
         lost_ns = host.lost_ns or now_ns
         at_ns = time.time_ns() - (now_ns - lost_ns)
         for local in sorted(locals_, key=lambda local: local != cause):
-            rank, end, pid = self._plan.rank(number, local), ends[local], host.pids.get(local)
+            rank, end = self._plan.rank(number, local), ends[local]
+            pid = host.pids.get(local) or (end.pid if end is not None else None)
             out, err = (paths.get(local, "") for paths in self._logs.get(number, ({}, {})))
             merged.stdouts[rank], merged.stderrs[rank] = out, err
             role: Role = "lost" if host.lost else "bystander"
@@ -749,8 +755,8 @@ class HostsSupervisor(GangShell):
             if local == cause and (is_root or first is not None):
                 role = "root_cause" if is_root else "concurrent_failure"
             code, why = LOST_CODE, f"host {self._where(number)}: {host.error}"
-            if end is not None and end.exitcode:
-                code, why = end.exitcode, end.complaint or ""
+            if end is not None and self._rows.has_failed(rank):
+                code, why = LOST_CODE if end.exitcode is None else end.exitcode, end.complaint or ""
             elif host.lost:
                 why = self._loss(number, host, at_ns, [path for path in dict.fromkeys((out, err)) if path])
             if end is None or local == cause:

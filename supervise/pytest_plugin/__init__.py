@@ -40,7 +40,7 @@ def kept_modules() -> Generator[None]:
     try:
         yield
     finally:
-        _modules.update(each for each in sys.modules.items() if each[0].startswith(("supervise.", "pykka")))
+        _modules.update(each for each in sys.modules.copy().items() if each[0].startswith(("supervise.", "pykka")))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -97,11 +97,13 @@ class Folder:
         ]
         held = self._held is not None and _is_open(*self._held)
         fd = self._held[0] if self._held is not None and held else self._open(rank)
-        data = memoryview(Unpatched.dumps(entry, default=text_of).encode() + b"\n")
-        while data:
-            data = data[Unpatched.write(fd, data) :]
-        if not held:
-            Unpatched.close(fd)
+        try:
+            data = memoryview(Unpatched.dumps(entry, default=text_of).encode() + b"\n")
+            while data:
+                data = data[Unpatched.write(fd, data) :]
+        finally:
+            if not held:
+                Unpatched.close(fd)
         self.ring(HOST)
 
     def _open(self, rank: int) -> int:

@@ -472,7 +472,9 @@ def run(session: HostSession, plan: Plan, rank: int) -> None:
     _coverage.start(plan.measurement)
     config = Config.fromdictargs(session.options, session.args)
     config.args = [session.arg]
-    vars(config.option).update((name, pickle.loads(value)) for name, value in session.pickled.items())
+    for name, value in session.pickled.items():
+        with contextlib.suppress(Exception):  # only a later hook, which sets the option again, may import its class
+            setattr(config.option, name, pickle.loads(value))
     if session.workerinput is not None:
         vars(config).update(workerinput=session.workerinput, workeroutput={})
     plugin = _OneTest(session, plan, rank)

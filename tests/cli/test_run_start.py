@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,7 +56,7 @@ def folders(tmp_path):
 def test_a_program_is_found_where_the_standard_library_finds_it(folders, monkeypatch, program, search):
     monkeypatch.chdir(folders)
     program, search = program.format(folders), search.format(folders)
-    assert _is_found(program, search) is (shutil.which(program, path=search) is not None)
+    assert _is_found(program, SimpleNamespace(env={"PATH": search})) is (shutil.which(program, path=search) is not None)
 
 
 @pytest.mark.parametrize("way", ["run", "dry", "check"])

@@ -1,6 +1,7 @@
 """The core of a gang over several hosts: its rules one by one. `test_search.py` has all orders of events."""
 
 import copy
+from dataclasses import replace
 from signal import SIGINT
 
 import pytest
@@ -40,6 +41,28 @@ def test_a_start_places_then_launches_then_answers():
     assert decide(gang, steps.Placed(0), 0) == [steps.Launch(0, 0), steps.Launch(0, 1)]
     assert decide(gang, steps.HostStarted(0, 1, {0: 7}), 0) == []
     assert decide(gang, steps.HostStarted(0, 0, {0: 7}), 0) == [steps.AnswerStart(0)]
+
+
+def test_a_restart_in_which_a_rank_could_not_be_launched_has_not_started():
+    gang = running(policy=RestartPolicy(3))
+    decide(gang, failed(0, 0), 0)
+    decide(gang, steps.HostEnded(0, 0, ended()), 0)
+    decide(gang, steps.HostEnded(0, 1, ended("stopped")), 0)
+    decide(gang, steps.BackoffOver(1), 0)
+    decide(gang, steps.Placed(1), 0)
+    decide(gang, steps.HostStarted(1, 1, {0: 7}), 0)
+    result = ended()
+    result.ends[1] = replace(result.ends[0], local_rank=1, pid=None)
+    assert names(decide(gang, steps.HostEnded(1, 0, result), 0)) == ["StopHost"]
+
+
+def test_a_rank_that_was_stopped_because_of_another_one_is_not_the_cause_of_a_failed_start():
+    """A rank hung; its neighbor ended first, by SIGTERM."""
+    gang, result = launching(notifies=True), ended()
+    decide(gang, steps.RankFailed(0, 0, replace(failed(0, 0).end, local_rank=1, exitcode=-15)), 0)
+    decide(gang, steps.HostEnded(0, 0, result), 0)
+    [_, end] = decide(gang, steps.HostEnded(0, 1, ended("stopped")), 0)
+    assert str(end.error) == "rank 0 failed before all hosts had started: exit code 3"
 
 
 @pytest.mark.parametrize("late", [0, 1])

@@ -1,6 +1,7 @@
 """The driver of a gang over several hosts, with simulated hosts: its messages, its settings, and its result."""
 
 import errno
+import gc
 import os
 import queue
 import re
@@ -9,7 +10,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from signal import SIGTERM, SIGUSR1
+from dataclasses import replace
+from pathlib import Path
+from signal import SIGKILL, SIGTERM, SIGUSR1
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -35,7 +38,7 @@ from supervise import (
     SupervisorCrashed,
     Wait,
 )
-from supervise._hosts.host import NewsQueue
+from supervise._hosts.host import Host, NewsQueue
 from supervise._hosts.link import HostDead, HostLink, HostUnavailable
 from supervise._hosts.plan import HostAddress, HostEnd, News, make_plan
 from supervise._hosts.supervisor import HostsSupervisor, StreamsShown
@@ -352,7 +355,9 @@ def test_a_dead_host_is_the_cause_and_the_result_waits_for_its_lease(make: Any, 
     assert rest == ["its output is not in log files"]
 
 
+UNSENT = replace(failed(1, 0)[1], complaint="its return value could not be sent")
 LOSSES = {
+    "one has lost its value": ([("worker", UNSENT)], (3, 0, ["lost", "root_cause"])),
     "one has failed": ([failed(1)], (3, 3, ["lost", "root_cause"])),
     "its neighbor was stopped": ([failed(1), failed(0, -15)], (3, 3, ["bystander", "root_cause"])),
     "one has finished": ([failed(0, 0)], (3, LOST_CODE, ["finished", "root_cause"])),
@@ -376,6 +381,9 @@ def test_a_rank_that_had_ended_before_the_loss_of_its_host_keeps_its_end(
     result = gang.ask(Wait(), timeout=PATIENCE_S)
     assert (result.root_cause, next(iter(result.failures)), result.failures[root].exitcode) == (root, root, code)
     assert [result.ends[rank].role for rank in (2, 3)] == roles
+    assert result.failures[root].pid == 10 + root - 2
+    if before == "one has lost its value":
+        assert result.failures[root].message == UNSENT.complaint
     known = {2: None, 3: None} | {2 + end.local_rank: end.exitcode for _, end in ends}
     assert {rank: result.ends[rank].exitcode for rank in (2, 3)} == known
 
@@ -569,6 +577,44 @@ def test_a_close_does_not_wait_for_a_reader_that_has_stopped_reading(
         result = gang.ask(Close(timeout=0.0), timeout=PATIENCE_S)
         monkeypatch.undo()
     assert result.outcome == ("succeeded" if first == "end" else "stopped")
+
+
+def test_the_time_limit_bounds_the_output_of_ranks_that_have_ended(
+    make: Any, engine: SimulatedEngine, monkeypatch: pytest.MonkeyPatch
+):
+    """As on one host; nobody closes the gang."""
+    source, target = os.pipe()
+    with os.fdopen(source), os.fdopen(target, "w") as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        gang = make(StreamsShown(), timeout=3.0, settings={"grace": 0.1})
+        gang.ask(Start(), timeout=PATIENCE_S)
+        engine.hosts[0].tell(("stdout", b"a line\n" * 50_000))
+        for host in engine.hosts:
+            host.ends("succeeded", (0, 0))
+        assert gang.ask(Wait(), timeout=PATIENCE_S).outcome in ("succeeded", "timed_out")
+        monkeypatch.undo()
+
+
+def test_a_host_answers_its_launch_whatever_python_collects_meanwhile(tmp_path: Path):
+    """The answer comes when the ranks are ready, and until then only this host holds it."""
+    settings = {"ready": f"file:{tmp_path / 'ready'}"}
+    plan = make_plan(name="g", entrypoint="sleep", args=("600",), nnodes=1, nproc_per_node=1, settings=settings)
+    host = Host(plan.orders(0)[0])
+    try:
+        host.renew(host.renew(0))
+        address = host.address(node_id="node", ip="127.0.0.1")
+        reply = host.launch(plan.environments(0, 0, address, "run"))
+        status = host.status()
+        assert status is not None
+        assert status.get(timeout=PATIENCE_S).phase == "starting"
+        gc.collect()
+        (tmp_path / "ready").touch()
+        assert reply.get(timeout=PATIENCE_S).keys() == {0}
+    finally:
+        host.stop(SIGKILL, 0.0)
+        while host.news_after(0, False).get(timeout=PATIENCE_S)[-1].kind != "ended":
+            pass
+        host.leave()
 
 
 def test_output_that_was_read_makes_room_for_more():

@@ -321,6 +321,17 @@ def test_n5_a_request_whose_rank_ends_before_it_is_ready_again_has_the_reason(tm
     assert "ValueError: no setting lr" in shown
 
 
+def test_n5_a_life_that_cannot_be_launched_has_no_cause_of_an_earlier_life(tmp_path):
+    sources = ["raise ValueError('of the first life')", "signal.pause()"]
+    with faulty(tmp_path, "spawn", sources, strategy="one_for_one") as gang:
+        row(gang, 0, "failed")
+        (next(tmp_path.rglob("attempt_0")).parent / "attempt_1").touch()
+        with pytest.raises(SuperviseError, match="attempt 1 could not be started") as failed:
+            gang.ask(RestartRanks(frozenset({0})))
+        assert failed.value.__cause__ is None
+        gang.close()
+
+
 def test_n6_the_hosts_own_variables_do_not_reach_a_rank(tmp_path, monkeypatch):
     for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
         monkeypatch.setenv(name, "the host's")

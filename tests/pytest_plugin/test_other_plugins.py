@@ -286,6 +286,15 @@ class Kind(enum.Enum):
 def pytest_addoption(parser):
     parser.addoption("--kind", type=Kind, default=None)
 
+def pytest_collection(session):
+    class Local:
+        pass
+
+    import sys
+    sys.modules["late"] = late = type(sys)("late")
+    late.Local, Local.__module__, Local.__qualname__ = Local, "late", "Local"
+    session.config.option.late = Local()
+
 def pytest_collection_modifyitems(items):
     del items[::2]
 """)
@@ -304,6 +313,7 @@ def pytest_collection_modifyitems(items):
 
             assert str(pytestconfig.rootpath) == {str(tmp_path)!r}
             assert pytestconfig.getoption("kind") is conftest.Kind.BIG
+            assert type(pytestconfig.getoption("late")).__name__ == "Local"
             assert {workers} or pytestconfig.is_early  # a worker of pytest-xdist gets -p late
             assert worker_id == ("gw0" if {workers} else "master")
             assert testrun_uid == "given" or not {workers}

@@ -103,7 +103,7 @@ def test_a_wrong_condition_is_refused(ready: Any, complaint: str):
         ({"alive": "tcp:1", "alive_interval_s": 0}, "alive_interval_s is 0; it is a number of seconds above 0"),
         (
             {"alive": "tcp:1", "alive_failures": 0},
-            "alive_failures is 0; it is a number of times, 1 to 922337",
+            "alive_failures is 0; it is a number of times, 1 or more",
         ),
         ({"alive": "tcp:1", "alive_failures": True}, "alive_failures is True; it is a number of times"),
     ],
