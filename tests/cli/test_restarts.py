@@ -67,9 +67,31 @@ def test_a_failure_after_which_the_others_continue_is_said_at_once(supervise: Co
     (supervise.tmp_path / "temporary.toml").write_text(f"{keys}command = ['sh', '-c', {json.dumps(script)}]\n")
     role, command = (" (w 1)", ()) if "--file" in words else ("", ("-n", "3", "sh", "-c", script))
     with supervise.started(*words, *command) as run:
-        run.hear_error(f"supervise: rank 1{role} ended (exit code 5); the others continue\n")
+        run.hear_error(f"supervise: rank 1{role} ended (exit code 5); the gang continues\n")
         run.signal(signal.SIGTERM)
-        assert "the others continue" not in run.end()[2]
+        assert "the gang continues" not in run.end()[2]
+
+
+BEFORE = {
+    "all ranks restart": ("one_for_all", "[ -e a ] && exec sleep 1000; until [ -e b ]; do sleep 0.01; done; touch a"),
+    "a rank left a process": ("one_for_one", "[ -e a ] && exec sleep 1000; touch a; sleep 1000 & true"),
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_a_failure_beside_a_restart_is_said(supervise: Command, before: str):
+    """Of a rank that stays down."""
+    strategy, script = BEFORE[before]
+    waits = "until [ -e a ]; do sleep 0.01; done; " if strategy == "one_for_one" else ""
+    (supervise.tmp_path / "gang.toml").write_text(
+        f'strategy = "{strategy}"\nmax-restarts = 2\nbackoff = 0.0\n'
+        f"[roles.web]\ncommand = ['sh', '-c', '{script}; exit 3']\n"
+        f"[roles.job]\nrestart = 'temporary'\ncommand = ['sh', '-c', '{waits}touch b; exit 4']\n"
+    )
+    with supervise.started("--file", "gang.toml") as run:
+        run.hear_error("supervise: rank 1 (job 0) ended (exit code 4); the gang continues\n")
+        run.signal(signal.SIGTERM)
+        run.end()
 
 
 @pytest.mark.parametrize("strategy", ["one_for_all", "rest_for_one"])
@@ -77,7 +99,7 @@ def test_a_failure_that_stops_the_others_is_not_said_to_leave_them(supervise: Co
     """Also while they end slowly."""
     script = f"[ $RANK = 1 ] || {{ until [ -e up ]; do sleep 0.01; done; exit 5; }}; {STOPS_SLOWLY}"
     done = supervise.run("-n", "2", "--strategy", strategy, "sh", "-c", script)
-    assert (done.returncode, "the others continue" in done.stderr) == (5, False)
+    assert (done.returncode, "the gang continues" in done.stderr) == (5, False)
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def complaint(number: int, part: Part) -> str | None:
         remedy = (
             "its file system is mounted with noexec"
             if noexec
-            else f"to make it executable: chmod +x {shlex.quote(program)}"
+            else f"to make it executable: chmod +x {shlex.quote(path)}"
         )
         return f"{program}: {os.strerror(number)}; {remedy}"
     if number == errno.ENOEXEC:

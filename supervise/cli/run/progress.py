@@ -105,7 +105,7 @@ class Progress:
         """Time from the first signal to SIGKILL that a command has given."""
         self._announced = False
         self._untold: dict[int, float] = {}
-        """Rank that has failed to the time at which to say that the others continue, if they do and it stays down."""
+        """Rank that has failed to the time at which to say so, if the gang goes on and the rank stays down."""
 
     @property
     def unstarted_rank(self) -> int | None:
@@ -295,16 +295,25 @@ class Progress:
     def _tell_failures(self) -> None:
         """Show which ranks have failed some time ago, if they stay down and the gang goes on with others."""
         now_s, state = time.monotonic(), self._state
+        if self._is_held_up:
+            return
         for rank in [rank for rank, at_s in self._untold.items() if at_s <= now_s]:
             del self._untold[rank]
-            goes_on = self.reason is None and self._count_running() > len(self._due_s.keys() - state.ended)
-            if goes_on and rank in state.failed and rank in state.ended:
-                how = self._how(rank, state.failed[rank].life.facts)
-                self._console.note(f"{self.who(rank)} ended ({how}); the others continue")
+            goes_on = self._count_running() > len(self._due_s.keys() - state.ended)
+            if goes_on and rank in state.last_failures and rank in state.ended:
+                how = self._how(rank, state.last_failures[rank].life.facts)
+                self._console.note(f"{self.who(rank)} ended ({how}); the gang continues")
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether the gang is being stopped, or waits for the restart of all ranks."""
+        return self.reason is not None or self._state.restart is not None
 
     def _limits(self, it: Occurrence) -> None:
-        """Record when SIGKILL follows a signal of a stop."""
-        if it.rank is not None and it.name == "process.exited":
+        """Record when SIGKILL follows a signal of a stop. What a life has left may get signals after its end."""
+        if it.name == "gang.restarting":
+            self._due_s.clear()
+        elif it.rank is not None and it.name in ("process.exited", "process.restarting"):
             self._due_s.pop(it.rank, None)
         elif it.rank is not None and it.name == "process.signaled" and it.fields["reason"] != "user":
             now_s = time.monotonic()
@@ -352,7 +361,7 @@ class Progress:
 
     def wait_s(self) -> float | None:
         """Return the seconds until `announce` may have a message; None if no message is pending."""
-        if self.reason is None and self._untold:
+        if self._untold and not self._is_held_up:
             return max(min(self._untold.values()) - time.monotonic(), 0.0)
         if self.reason is None or self.story.killed or (self._announced and not self._changes()):
             return None
