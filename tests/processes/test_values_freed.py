@@ -144,8 +144,8 @@ for number in range(60):
     with start_processes("freed", work.bytes_of, {0: (50 << 20,), 1: (50 << 20,)}, start_method=kind) as context:
         assert [len(value) for value in context.wait().return_values.values()] == [50 << 20] * 2
     del context
-    for thread in threading.enumerate():  # a close is answered just before the thread, which has the values, ends
-        if thread.name == "supervise-freed":
+    for thread in threading.enumerate():  # the loop, and the thread that has loaded the values, may end a little later
+        if thread.name.endswith("freed"):
             thread.join()
     print(rss_kib(), flush=True)
 """
