@@ -73,20 +73,25 @@ def test_a_failure_after_which_the_others_continue_is_said_at_once(supervise: Co
 
 
 BEFORE = {
-    "all ranks restart": ("one_for_all", "[ -e a ] && exec sleep 1000; until [ -e b ]; do sleep 0.01; done; touch a"),
-    "a rank left a process": ("one_for_one", "[ -e a ] && exec sleep 1000; touch a; sleep 1000 & true"),
+    "all ranks restart": (
+        "one_for_all",
+        "until [ -e job ] && ! kill -0 $(cat job) 2>/dev/null; do sleep 0.01; done",  # it was reaped
+        "echo $$ > new; mv new job",
+    ),
+    "a rank left a process": ("one_for_one", "sleep 1000 &", "until [ -e up ]; do sleep 0.01; done"),
 }
 
 
 @pytest.mark.parametrize("before", BEFORE)
 def test_a_failure_beside_a_restart_is_said(supervise: Command, before: str):
     """Of a rank that stays down."""
-    strategy, script = BEFORE[before]
-    waits = "until [ -e a ]; do sleep 0.01; done; " if strategy == "one_for_one" else ""
+    strategy, web, job = BEFORE[before]
+    again = "if [ -e web ]; then touch up; exec sleep 1000; fi\ntouch web"
+    (supervise.tmp_path / "web.sh").write_text(f"{again}\n{web}\nexit 3\n")
+    (supervise.tmp_path / "job.sh").write_text(f"{job}\nexit 4\n")
     (supervise.tmp_path / "gang.toml").write_text(
         f'strategy = "{strategy}"\nmax-restarts = 2\nbackoff = 0.0\n'
-        f"[roles.web]\ncommand = ['sh', '-c', '{script}; exit 3']\n"
-        f"[roles.job]\nrestart = 'temporary'\ncommand = ['sh', '-c', '{waits}touch b; exit 4']\n"
+        '[roles.web]\ncommand = "sh web.sh"\n[roles.job]\nrestart = "temporary"\ncommand = "sh job.sh"\n'
     )
     with supervise.started("--file", "gang.toml") as run:
         run.hear_error("supervise: rank 1 (job 0) ended (exit code 4); the gang continues\n")

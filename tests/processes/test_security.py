@@ -310,6 +310,7 @@ UNPICKLES = {
     "_process/launch/bootstrap_call.py": "the same",
     "_process/launch/bootstrap_spawn.py": "the same, in a worker that was spawned",
     "_process/launch/return_value.py": "what a worker that we started has written into a file without a name",
+    "pytest_plugin/_rank.py": "in a spawned rank: the options of the pytest that has started it",
     "ray/calls.py": "in a rank: what its driver has pickled; on the driver: what its ranks have returned",
     "multiprocessing/spawn.py": "PyTorch's error files, where the caller has made the processes and names the files",
 }

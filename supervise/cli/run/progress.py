@@ -298,11 +298,14 @@ class Progress:
         if self._is_held_up:
             return
         for rank in [rank for rank, at_s in self._untold.items() if at_s <= now_s]:
-            del self._untold[rank]
+            self._untold[rank] = now_s + _QUIET_S  # look again: another rank may be about to start
             goes_on = self._count_running() > len(self._due_s.keys() - state.ended)
-            if goes_on and rank in state.last_failures and rank in state.ended:
+            stays_down = rank in state.last_failures and rank in state.ended
+            if goes_on and stays_down:
                 how = self._how(rank, state.last_failures[rank].life.facts)
                 self._console.note(f"{self.who(rank)} ended ({how}); the gang continues")
+            if goes_on or not stays_down:
+                del self._untold[rank]
 
     @property
     def _is_held_up(self) -> bool:
