@@ -64,7 +64,7 @@ def test_the_folder_of_the_ranks(supervise: Command):
         assert (done.returncode, done.stdout.strip()) == (0, str(folder.resolve())), words
     assert supervise.run("--cwd", "work", "c.py").returncode == 127
     program.chmod(0o644)
-    assert "chmod +x ./b" in supervise.run("--cwd", "work", "./b").stderr
+    assert "chmod +x work/./b\n" in supervise.run("--cwd", "work", "./b").stderr
 
 
 def test_a_file_of_any_name_under_this_python(supervise: Command):
