@@ -304,9 +304,8 @@ SPAN = Kind("float", _seconds, "s")
 """Seconds above 0."""
 TIME_LIMIT = Kind("float", _seconds, "s")
 """Seconds above 0, after which the run ends."""
-_MOST = f"at most {sys.maxsize}"
-COUNT = Kind("int", _such(lambda value: is_whole(value, 0), f"it is a number of restarts, 0 or more, {_MOST}"))
-TIMES = Kind("int", _such(lambda value: is_whole(value, 1), f"it is a number of times, 1 or more, {_MOST}"))
+COUNT = Kind("int", _such(lambda value: is_whole(value, 0), "it is a number of restarts, 0 or more"))
+TIMES = Kind("int", _such(lambda value: is_whole(value, 1), "it is a number of times, 1 or more"))
 """A count, 1 or more."""
 EXIT_CODES = Kind("set of int", _exit_codes)
 SIZE = Kind(

@@ -329,7 +329,7 @@ def _no_restart(story: Story) -> str:
         return f"; no {story.waiting}: {stopped}" if story.waiting is not None else f"; {stopped}"
     if story.restarts and (story.user_signal is None or story.used_up):
         # A result does not say whether the policy or the timeout of the gang permitted no further restart
-        verb = "gave up after" if story.of_command else "after"
+        verb = "gave up after" if story.used_up else "after"
         return f"; {verb} {counted(story.restarts, 'restart')}"
     return f"; no restart is left after {story.failures} failures" if story.failures else ""
 

@@ -84,9 +84,9 @@ BEFORE = {
 
 @pytest.mark.parametrize("before", BEFORE)
 def test_a_failure_beside_a_restart_is_said(supervise: Command, before: str):
-    """Of a rank that stays down."""
+    """Of a rank that stays down. The run has not given up on its restarts when it ends."""
     strategy, web, job = BEFORE[before]
-    again = "if [ -e web ]; then touch up; exec sleep 1000; fi\ntouch web"
+    again = "if [ -e web ]; then touch up; until [ -e end ]; do sleep 0.01; done; exit 0; fi\ntouch web"
     (supervise.tmp_path / "web.sh").write_text(f"{again}\n{web}\nexit 3\n")
     (supervise.tmp_path / "job.sh").write_text(f"{job}\nexit 4\n")
     (supervise.tmp_path / "gang.toml").write_text(
@@ -95,8 +95,9 @@ def test_a_failure_beside_a_restart_is_said(supervise: Command, before: str):
     )
     with supervise.started("--file", "gang.toml") as run:
         run.hear_error("supervise: rank 1 (job 0) ended (exit code 4); the gang continues\n")
-        run.signal(signal.SIGTERM)
-        run.end()
+        (supervise.tmp_path / "end").touch()
+        code, _, err = run.end()
+    assert (code, "gave up" in err) == (4, False)
 
 
 @pytest.mark.parametrize("strategy", ["one_for_all", "rest_for_one"])
